@@ -1,0 +1,203 @@
+"""From a YAML file to frozen dataclasses; every mistake is one line that names file and key.
+
+A module keeps its settings in a frozen dataclass beside the code that they configure. ``build``
+fills one from parsed YAML by its type annotations and accepts what these can say: ``bool``,
+``int``, ``float``, ``str``, ``None``, ``Literal``, unions, ``tuple[X, ...]``, ``dict[str, X]``
+and further dataclasses. What types can't say, the dataclass checks in ``__post_init__`` and
+raises ``ValueError("key: what is wrong and what is allowed")``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+import yaml
+
+from hcl.errors import HCLError
+
+T = TypeVar("T")
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML keeps the last of two equal keys; here the second one is an error.
+
+    YAML 1.1 reads ``1e-4`` as a string, which a person who writes it does not mean: the pattern of
+    floats is widened to YAML 1.2's.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key_node.tag != "tag:yaml.org,2002:merge" and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_UniqueKeyLoader.yaml_implicit_resolvers = {
+    key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_UniqueKeyLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def load_yaml(path: str | Path) -> dict[str, Any]:
+    """The parsed file: a mapping, or an error that says what is wrong and where."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise HCLError(f"{path}: no such parameter file. Name one with --params.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise HCLError(f"{path}: cannot be read ({error}).") from error
+    try:
+        values = yaml.load(text, _UniqueKeyLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise HCLError(f"{path}{where}: not valid YAML: {problem}.") from None
+    if not isinstance(values, dict):
+        raise HCLError(f"{path}: expected sections (key: value), found {_show(values)}.")
+    return values
+
+
+def section(values: Mapping[str, Any], key: str, where: str | Path) -> Any:
+    """What stands under a dotted ``key``; a missing part is named, with what is there instead."""
+    node: Any = values
+    done: list[str] = []
+    for part in key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            there = ".".join(done) or "the file"
+            choices = sorted(map(str, node)) if isinstance(node, Mapping) else []
+            raise HCLError(
+                f"{where}: there is no {key!r}{_did_you_mean(part, choices)}. "
+                f"In {there}: {', '.join(choices) or 'nothing'}."
+            )
+        node = node[part]
+        done.append(part)
+    return node
+
+
+def build(cls: type[T], values: Any, where: str | Path, key: str = "") -> T:
+    """An instance of the dataclass ``cls`` from parsed YAML.
+
+    Args:
+        cls: a frozen dataclass.
+        values: the mapping that stands in the file under ``key``.
+        where: the file, for messages.
+        key: the dotted key of ``values`` in the file, for messages.
+    """
+    return typing.cast(T, _convert(cls, values, str(where), key))
+
+
+def _convert(kind: Any, value: Any, where: str, key: str) -> Any:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _convert_dataclass(kind, value, where, key)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _convert_union(arguments, value, where, key)
+    if origin is Literal:
+        if value in arguments and type(value) in {type(a) for a in arguments}:
+            return value
+    elif origin is tuple:
+        if isinstance(value, (list, tuple)):
+            item = arguments[0]
+            return tuple(_convert(item, v, where, f"{key}[{i}]") for i, v in enumerate(value))
+    elif origin is dict:
+        if isinstance(value, Mapping):
+            for name in value:
+                if not isinstance(name, str):
+                    raise HCLError(f"{where}: {key}: the key {_show(name)} must be a text; quote it.")
+            return {n: _convert(arguments[1], v, where, f"{key}.{n}") for n, v in value.items()}
+    elif kind is float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    elif kind in (int, str, bool, type(None)):
+        if type(value) is kind:
+            return value
+    else:
+        raise TypeError(f"settings can't hold {kind!r} ({key})")
+    raise HCLError(f"{where}: {key} is {_show(value)}; expected {_describe(kind)}.")
+
+
+def _convert_dataclass(kind: type, value: Any, where: str, key: str) -> Any:
+    label = key or "the file"
+    if not isinstance(value, Mapping):
+        raise HCLError(f"{where}: {label} is {_show(value)}; expected {_describe(kind)}.")
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
+    for name in value:
+        if name not in fields:
+            raise HCLError(
+                f"{where}: {_join(key, name)} is not a known key{_did_you_mean(str(name), list(fields))}. "
+                f"Allowed: {', '.join(fields)}."
+            )
+    hints = typing.get_type_hints(kind)
+    arguments = {}
+    for name, field in fields.items():
+        if name in value:
+            arguments[name] = _convert(hints[name], value[name], where, _join(key, name))
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise HCLError(
+                f"{where}: {_join(key, name)} is missing; expected {_describe(hints[name])}."
+            )
+    try:
+        return kind(**arguments)
+    except ValueError as error:
+        raise HCLError(f"{where}: {_join(key, str(error))}") from None
+
+
+def _convert_union(choices: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
+    fitting = [c for c in choices if dataclasses.is_dataclass(c) and isinstance(value, Mapping)]
+    if len(fitting) == 1:  # only one choice is a section: its own message is the precise one
+        return _convert(fitting[0], value, where, key)
+    for choice in choices:
+        try:
+            return _convert(choice, value, where, key)
+        except HCLError:
+            continue
+    kind = Union[choices]  # noqa: UP007 (built at run time)
+    raise HCLError(f"{where}: {key} is {_show(value)}; expected {_describe(kind)}.")
+
+
+def _describe(kind: Any) -> str:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_describe(a) for a in arguments)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin is tuple:
+        return f"a list, each item {_describe(arguments[0])}"
+    if origin is dict or (dataclasses.is_dataclass(kind) and isinstance(kind, type)):
+        names = [f.name for f in dataclasses.fields(kind)] if origin is None else []
+        return "a section" + (f" with the keys {', '.join(names)}" if names else "")
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    return names.get(kind, "null")
+
+
+def _show(value: Any) -> str:
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _join(key: str, name: object) -> str:
+    return f"{key}.{name}" if key else str(name)
+
+
+def _did_you_mean(name: str, choices: list[str]) -> str:
+    close = difflib.get_close_matches(name, choices, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,32 @@
+"""What the stages' commands share: path types, the parameter file, and errors without traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hcl.errors import HCLError
+
+# Existence is checked by the readers: they know how to say what to do about it.
+PATH = click.Path(path_type=Path)
+
+params = click.option(
+    "--params",
+    "params",
+    type=PATH,
+    default=Path("params.yaml"),
+    show_default=True,
+    help="File with the parameters.",
+)
+
+
+class Command(click.Command):
+    """A command that prints an ``HCLError`` as one line and exits with status 1."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except HCLError as error:
+            raise click.ClickException(str(error)) from error
