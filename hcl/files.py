@@ -47,7 +47,9 @@ def remove(path: Path) -> None:
 
 def canonical_json(value: Any) -> str:
     """The same text for equal values, whatever the order of their keys."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
 
 
 def write_json(path: str | Path, value: Any) -> None:

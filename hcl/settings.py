@@ -122,7 +122,9 @@ def _convert(kind: Any, value: Any, where: str, key: str) -> Any:
         if isinstance(value, Mapping):
             for name in value:
                 if not isinstance(name, str):
-                    raise HCLError(f"{where}: {key}: the key {_show(name)} must be a text; quote it.")
+                    raise HCLError(
+                        f"{where}: {key}: the key {_show(name)} must be a text; quote it."
+                    )
             return {n: _convert(arguments[1], v, where, f"{key}.{n}") for n, v in value.items()}
     elif kind is float:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
@@ -162,8 +164,15 @@ def _convert_dataclass(kind: type, value: Any, where: str, key: str) -> Any:
 
 
 def _convert_union(choices: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
-    fitting = [c for c in choices if dataclasses.is_dataclass(c) and isinstance(value, Mapping)]
-    if len(fitting) == 1:  # only one choice is a section: its own message is the precise one
+    if isinstance(value, Mapping):
+        fitting = [
+            c for c in choices if dataclasses.is_dataclass(c) or typing.get_origin(c) is dict
+        ]
+    elif isinstance(value, (list, tuple)):
+        fitting = [c for c in choices if typing.get_origin(c) is tuple]
+    else:
+        fitting = []
+    if len(fitting) == 1:  # only one choice has this form: its own message is the precise one
         return _convert(fitting[0], value, where, key)
     for choice in choices:
         try:

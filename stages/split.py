@@ -1,0 +1,41 @@
+"""``hcl split``: turn labels into tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hcl.errors import HCLError
+from hcl.settings import build, load_yaml, section
+from stages import options
+
+
+@click.command(cls=options.Command)
+@options.params
+@click.option("--benchmark", required=True, help="Name of the benchmark, a key of `benchmarks`.")
+@click.option(
+    "--embeddings", type=options.PATH, required=True, help="Folder with the embedding files."
+)
+@click.option("--out", type=options.PATH, required=True, help="Tasks file to write (HDF5).")
+def command(params: Path, benchmark: str, embeddings: Path, out: Path) -> None:
+    """Turn the labels of embeddings into tasks.
+
+    Writes index arrays over the embedding files, with labels 0…K−1 within a task, a validation
+    part, and the order in which the tasks are shown.
+    """
+    from hcl.embeddings import read
+    from hcl.tasks import StreamSettings, make_benchmark, write_benchmark
+
+    values = load_yaml(params)
+    key = f"benchmarks.{benchmark}.stream"
+    settings = build(StreamSettings, section(values, key, params), params, key)
+    for dataset in settings.datasets:
+        if not (embeddings / f"{dataset}.h5").exists():
+            raise HCLError(
+                f"{embeddings / dataset}.h5: no such embedding file. {benchmark} needs it: see that "
+                f"{dataset!r} is in grid.datasets of {params}, then run `dvc repro extract@{dataset}`."
+            )
+    sources = {dataset: read(embeddings / f"{dataset}.h5") for dataset in settings.datasets}
+    made = make_benchmark(benchmark, settings, sources, f"{params}: {key}")
+    write_benchmark(out, made)
