@@ -1,0 +1,323 @@
+"""The raw file: one HDF5 layout for every data set, written by fetch and read by extract.
+
+Layout ``hcl-raw/1``, n samples, every dataset contiguous (so that equal data gives equal bytes,
+and a reader can map it into memory):
+
+- ``y`` int64 (n,), 0-based class; ``split`` uint8 (n,), 0 train, 1 test;
+- exactly one of
+
+  - ``images`` uint8 (n, H, W, C), C = 1 or 3;
+  - ``encoded`` uint8 (bytes,), the files of an image folder one after the other as they are, and
+    ``offsets`` int64 (n + 1,): sample i is ``encoded[offsets[i]:offsets[i + 1]]``;
+  - ``x`` float32 (n, D), ready embeddings;
+
+- attributes ``format``, ``dataset`` (its name in the parameters), ``source`` (what it is),
+  ``classes`` (JSON list of names) and ``content_sha256`` (over the arrays, see ``_Digest``).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from hcl.errors import HCLError
+from hcl.files import replacing
+
+FORMAT = "hcl-raw/1"
+TRAIN, TEST = 0, 1
+
+Kind = Literal["images", "encoded", "embeddings"]
+# Each kind's dataset, its dtype and its number of dimensions
+ARRAYS: dict[Kind, tuple[str, str, int]] = {
+    "images": ("images", "uint8", 4),
+    "encoded": ("encoded", "uint8", 1),
+    "embeddings": ("x", "float32", 2),
+}
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
+# Pillow's decoders let all of these out for broken files
+_PILLOW_ERRORS = (
+    OSError, SyntaxError, EOFError, IndexError, TypeError, Image.DecompressionBombError
+)  # fmt: skip
+_HASHED_AT_ONCE = 1 << 24  # bytes
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some samples on their way into a raw file.
+
+    ``data`` is (b, H, W, C) for images, (b, D) for embeddings, a list of b files for encoded.
+    """
+
+    data: NDArray[Any] | list[bytes]
+    y: NDArray[np.int64]
+    split: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Content:
+    """A data set as a reader hands it over: its outline, and its samples block by block."""
+
+    kind: Kind
+    classes: tuple[str, ...]
+    count: int
+    shape: tuple[int, ...]  # of one sample: (H, W, C) or (D,); of encoded: (bytes in all,)
+    blocks: Iterable[Block]
+
+
+def write_raw(path: str | Path, content: Content, *, dataset: str, source: str) -> None:
+    """Write a raw file, one block in memory at a time; it appears whole or not at all."""
+    path = Path(path)
+    try:
+        with replacing(path) as partial, h5py.File(partial, "w") as file:
+            digest = _fill(file, content)
+            file.attrs["format"] = FORMAT
+            file.attrs["dataset"] = dataset
+            file.attrs["source"] = source
+            file.attrs["classes"] = json.dumps(content.classes, ensure_ascii=False)
+            file.attrs["content_sha256"] = digest
+    except OSError as error:
+        full = error.errno == errno.ENOSPC or "No space left" in str(error)
+        why = "the disk is full; make room and run again" if full else str(error)
+        raise HCLError(f"{path}: cannot be written: {why}.") from error
+
+
+def _fill(file: h5py.File, content: Content) -> str:
+    """Write the arrays of ``content``; their digest."""
+    name, dtype, _ = ARRAYS[content.kind]
+    encoded = content.kind == "encoded"
+    shape = content.shape if encoded else (content.count, *content.shape)
+    data = file.create_dataset(name, shape, dtype)
+    digest = _Digest()
+    digest.begin(name, data.dtype, shape)
+    y, split, offsets = [], [], [0]
+    row = 0  # of ``data``
+    for block in content.blocks:
+        if isinstance(block.data, list):
+            offsets.extend(offsets[-1] + np.cumsum([len(b) for b in block.data]))
+            values = np.frombuffer(b"".join(block.data), np.uint8)
+        else:
+            values = np.ascontiguousarray(block.data, dtype)
+        data[row : row + len(values)] = values
+        digest.update(values)
+        row += len(values)
+        y.append(block.y)
+        split.append(block.split)
+    arrays: dict[str, NDArray[Any]] = {
+        "y": np.concatenate(y).astype(np.int64),
+        "split": np.concatenate(split).astype(np.uint8),
+    }
+    if encoded:
+        arrays["offsets"] = np.asarray(offsets, np.int64)
+    if row != shape[0] or len(arrays["y"]) != content.count:
+        raise HCLError(
+            f"the data changed while they were read: {len(arrays['y'])} samples came, "
+            f"{content.count} were announced. Run again."
+        )
+    for name, values in arrays.items():
+        file.create_dataset(name, data=values)
+        digest.add(name, values)
+    return digest.hexdigest()
+
+
+class _Digest:
+    """SHA-256 over arrays: each one's name, dtype and shape, a newline, its bytes in C order."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def begin(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self._hash.update(f"{name} {dtype.str} {list(shape)}\n".encode())
+
+    def update(self, values: NDArray[Any]) -> None:
+        self._hash.update(values.reshape(-1).view(np.uint8).data)
+
+    def add(self, name: str, values: NDArray[Any]) -> None:
+        self.begin(name, values.dtype, values.shape)
+        flat = values.reshape(-1)
+        step = max(1, _HASHED_AT_ONCE // flat.itemsize)
+        for start in range(0, len(flat), step):
+            self.update(flat[start : start + step])
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+class Raw:
+    """A raw file that was checked and is read lazily: the samples stay on disk, mapped into memory.
+
+    It can be handed to other processes, forked or spawned: there it is mapped again from ``path``.
+    """
+
+    path: Path
+    dataset: str
+    source: str
+    classes: tuple[str, ...]
+    content_sha256: str
+    kind: Kind
+    y: NDArray[np.int64]
+    split: NDArray[np.uint8]
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            with h5py.File(self.path, "r") as file:
+                self._read(file)
+        except FileNotFoundError:
+            raise HCLError(f"{self.path}: no such raw file. {_rerun(self.path)}") from None
+        except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise self._broken(f"it cannot be read ({reason})") from error
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __reduce__(self) -> tuple[type[Raw], tuple[Path]]:
+        return Raw, (self.path,)
+
+    @property
+    def data(self) -> NDArray[Any]:
+        """The samples, read-only: ``images``, ``encoded`` or ``x`` of the file."""
+        return self._data
+
+    @property
+    def x(self) -> NDArray[np.float32]:
+        """Ready embeddings (n, D), read-only; only where ``kind`` is "embeddings"."""
+        if self.kind != "embeddings":
+            raise TypeError(f"{self.path} holds {self.kind}, not embeddings")
+        return self._data
+
+    def read_images(self, start: int, stop: int) -> NDArray[np.uint8] | list[NDArray[np.uint8]]:
+        """Samples start…stop−1: an array (b, H, W, C), or for encoded a list of (H, W, 3)."""
+        if self.kind == "images":
+            return np.array(self._data[start:stop])
+        if self.kind == "encoded":
+            stop = min(stop, len(self))
+            return [self._decode(i) for i in range(start, stop)]
+        raise TypeError(f"{self.path} holds embeddings, not images")
+
+    def verify(self) -> None:
+        """Read everything once and compare it with ``content_sha256``; an error if it differs."""
+        digest = _Digest()
+        digest.add(ARRAYS[self.kind][0], self._data)
+        digest.add("y", self.y)
+        digest.add("split", self.split)
+        if self._offsets is not None:
+            digest.add("offsets", self._offsets)
+        if digest.hexdigest() != self.content_sha256:
+            raise self._broken("its content does not have the SHA-256 that it names")
+
+    def _decode(self, i: int) -> NDArray[np.uint8]:
+        assert self._offsets is not None
+        data = self._data[self._offsets[i] : self._offsets[i + 1]].tobytes()
+        try:
+            return decode_image(data)
+        except ValueError as error:
+            raise self._broken(f"sample {i} is not a readable image: {error}") from error
+
+    def _read(self, file: h5py.File) -> None:
+        form = _text(file, "format")
+        if form != FORMAT:
+            raise self._broken(f"its format is {form!r}, expected {FORMAT!r}")
+        kinds: list[Kind] = [kind for kind, (name, _, _) in ARRAYS.items() if name in file]
+        if len(kinds) != 1:
+            raise self._broken("it must hold exactly one of images, encoded and x")
+        self.kind = kinds[0]
+        self.dataset = _text(file, "dataset")
+        self.source = _text(file, "source")
+        self.content_sha256 = _text(file, "content_sha256")
+        classes = json.loads(_text(file, "classes"))
+        if not isinstance(classes, list) or not all(isinstance(c, str) for c in classes):
+            raise self._broken("its attribute classes is not a JSON list of names")
+        self.classes = tuple(classes)
+        self.y = self._small(file, "y", "int64")
+        self.split = self._small(file, "split", "uint8")
+        self._offsets = self._small(file, "offsets", "int64") if self.kind == "encoded" else None
+        self._data = self._mapped(file, *ARRAYS[self.kind])
+        self._check()
+
+    def _small(self, file: h5py.File, name: str, dtype: str) -> NDArray[Any]:
+        values = file[name]
+        if values.dtype != dtype or values.ndim != 1:
+            raise self._broken(f"{name} is {values.dtype} {values.shape}, expected {dtype} (n,)")
+        return np.asarray(values[...])
+
+    def _mapped(self, file: h5py.File, name: str, dtype: str, ndim: int) -> NDArray[Any]:
+        values = file[name]
+        if values.dtype != dtype or values.ndim != ndim:
+            raise self._broken(
+                f"{name} is {values.dtype} {values.shape}, expected {dtype} with {ndim} dimensions"
+            )
+        offset = values.id.get_offset()
+        if offset is None:
+            raise self._broken(f"{name} is not stored contiguously")
+        return np.memmap(self.path, values.dtype, "r", offset, values.shape)
+
+    def _check(self) -> None:
+        n = len(self.y)
+        if n == 0:
+            raise self._broken("it holds no samples")
+        if len(self.split) != n:
+            raise self._broken(f"split has {len(self.split)} entries, y has {n}")
+        if self.y.min() < 0 or self.y.max() >= len(self.classes):
+            raise self._broken(
+                f"labels are {self.y.min()}…{self.y.max()} but it has {len(self.classes)} classes"
+            )
+        if self.split.max() > TEST:
+            raise self._broken(f"split holds {self.split.max()}; allowed: 0 (train), 1 (test)")
+        if self._offsets is not None:
+            ends = (self._offsets[0], self._offsets[-1]) if len(self._offsets) else None
+            if len(self._offsets) != n + 1 or ends != (0, len(self._data)):
+                raise self._broken("offsets do not fit the samples")
+            if (np.diff(self._offsets) <= 0).any():
+                raise self._broken("offsets do not rise")
+        elif len(self._data) != n:
+            raise self._broken(f"it holds {len(self._data)} samples but {n} labels")
+        if self.kind == "images" and self._data.shape[3] not in (1, 3):
+            raise self._broken(f"images have {self._data.shape[3]} channels, expected 1 or 3")
+
+    def _broken(self, why: str) -> HCLError:
+        return HCLError(f"{self.path}: not a whole raw file: {why}. {_rerun(self.path)}")
+
+
+def decode_image(data: bytes) -> NDArray[np.uint8]:
+    """An image file as RGB (H, W, 3), upright by its EXIF entry, on white where transparent.
+
+    Raises ``ValueError`` where the bytes are not a whole PNG, JPEG or WebP image.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+            if upright.mode.startswith("I"):  # 16-bit grey, which Pillow would clip, not scale
+                grey = (np.asarray(upright) >> 8).astype(np.uint8)
+                return np.repeat(grey[:, :, None], 3, axis=2)
+            if upright.has_transparency_data:
+                rgba = upright.convert("RGBA")
+                upright = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+            return np.array(upright.convert("RGB"))
+    except UnidentifiedImageError:
+        raise ValueError(f"not one of {', '.join(IMAGE_FORMATS)}") from None
+    except _PILLOW_ERRORS as error:
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
+def _text(file: h5py.File, name: str) -> str:
+    value = file.attrs.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"the attribute {name} is missing")
+    return value
+
+
+def _rerun(path: Path) -> str:
+    return f"Make it again: dvc repro -f fetch@{path.stem}"

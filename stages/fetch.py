@@ -1,0 +1,23 @@
+"""fetch: bring a data set into one raw HDF5 file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stages.options import PATH, Command, params
+
+
+@click.command(cls=Command)
+@params
+@click.option("--dataset", required=True, help="Its name under `datasets` in the parameters.")
+@click.option("--out", type=PATH, required=True, help="Raw file to write (HDF5).")
+def command(params: Path, dataset: str, out: Path) -> None:
+    """Bring a data set into one raw file, from its official source or a folder."""
+    from hcl.datasets import DatasetSettings, fetch
+    from hcl.settings import build, load_yaml, section
+
+    key = f"datasets.{dataset}"
+    settings = build(DatasetSettings, section(load_yaml(params), key, params), params, key)
+    fetch(dataset, settings, out)
