@@ -36,8 +36,10 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
-            if key_node.tag != "tag:yaml.org,2002:merge" and key in seen:
+            if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} stands twice", key_node.start_mark
                 )
@@ -144,8 +146,9 @@ def _convert_dataclass(kind: type, value: Any, where: str, key: str) -> Any:
     fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
     for name in value:
         if name not in fields:
+            hint = _did_you_mean(str(name), list(fields))
             raise HCLError(
-                f"{where}: {_join(key, name)} is not a known key{_did_you_mean(str(name), list(fields))}. "
+                f"{where}: {_join(key, name)} is not a known key{hint}. "
                 f"Allowed: {', '.join(fields)}."
             )
     hints = typing.get_type_hints(kind)

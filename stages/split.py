@@ -33,8 +33,9 @@ def command(params: Path, benchmark: str, embeddings: Path, out: Path) -> None:
     for dataset in settings.datasets:
         if not (embeddings / f"{dataset}.h5").exists():
             raise HCLError(
-                f"{embeddings / dataset}.h5: no such embedding file. {benchmark} needs it: see that "
-                f"{dataset!r} is in grid.datasets of {params}, then run `dvc repro extract@{dataset}`."
+                f"{embeddings / dataset}.h5: no such embedding file, and {benchmark} needs it. See "
+                f"that {dataset!r} is in grid.datasets of {params}; then `dvc repro "
+                f"extract@{dataset}`."
             )
     sources = {dataset: read(embeddings / f"{dataset}.h5") for dataset in settings.datasets}
     made = make_benchmark(benchmark, settings, sources, f"{params}: {key}")

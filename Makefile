@@ -1,0 +1,30 @@
+# Two commands do everything, set-up included: `make repro` and `make test`.
+PYTHON ?= python3
+BIN := $(CURDIR)/.venv/bin
+INSTALLED := .venv/installed
+RUN := PATH="$(BIN):$$PATH"
+
+.PHONY: repro test lint constraints
+
+repro: $(INSTALLED)
+	$(RUN) dvc repro
+	@$(RUN) hcl show
+
+test: $(INSTALLED) lint
+	$(RUN) OMP_NUM_THREADS=1 pytest -n 2
+
+lint: $(INSTALLED)
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+
+# The environment: what pyproject.toml asks for, at the versions of constraints.txt.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 …")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,backbones]'
+	@touch $@
+
+# After a change of dependencies: install without pins in a new .venv, run the tests, then this.
+constraints: $(INSTALLED)
+	$(BIN)/pip freeze --exclude-editable > constraints.txt
