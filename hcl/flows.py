@@ -1,0 +1,88 @@
+"""The flow f_θ: an invertible network between data and latent space (Section 2 of the paper).
+
+Every transform keeps one contract, stated here once:
+
+    forward(x) → (z, log_det)        inverse(z) → (x, log_det)
+
+``log_det`` is log |det ∂output/∂input| of the direction that was asked for, one value a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from hcl.vector_flows import RealNVP
+
+
+class Flow(Protocol):
+    """What the model asks of a flow; each one is an ``nn.Module``.
+
+    ``shape`` is the shape of one sample x, ``size`` the number of its latent features: z is always
+    flat, (B, size). ``initialise`` sets the parts that are taken from data, once, before training.
+    """
+
+    shape: tuple[int, ...]
+    size: int
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def initialise(self, x: Tensor) -> None: ...
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]: ...
+
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class FlowSettings:
+    """Which flow, and how large. The defaults are the paper's for embeddings.
+
+    Attributes:
+        kind: ``realnvp`` for vectors; ``realnvp-image`` and ``glow`` for images.
+        couplings: couplings in all.
+        hidden_layers: hidden layers of each coupling network.
+        hidden: width of those layers.
+        bound: largest absolute log-scale of one coupling.
+    """
+
+    kind: Literal["realnvp", "realnvp-image", "glow"] = "realnvp"
+    couplings: int = 8
+    hidden_layers: int = 3
+    hidden: int = 512
+    bound: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("couplings", "hidden_layers", "hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be 1 or more, found {getattr(self, name)}")
+        if self.bound <= 0:
+            raise ValueError(f"bound: must be positive, found {self.bound}")
+
+
+def build_flow(
+    settings: FlowSettings, shape: tuple[int, ...], generator: torch.Generator
+) -> RealNVP:
+    """The flow of ``settings`` for samples of ``shape``: (D,), or (C, H, W) for images."""
+    if settings.kind == "realnvp":
+        if len(shape) != 1:
+            raise ValueError(f"shape: a vector flow takes (D,), found {shape}")
+        return RealNVP(
+            shape[0],
+            couplings=settings.couplings,
+            hidden=settings.hidden,
+            hidden_layers=settings.hidden_layers,
+            bound=settings.bound,
+            generator=generator,
+        )
+    raise ValueError(f"kind: no flow {settings.kind!r}")

@@ -1,0 +1,116 @@
+"""The hybrid model p̂(x, y | t) = p̂_X(x | y, t) p̂(y | t), Eq. 1 of the paper.
+
+p̂_X(x | y, t) is the latent Gaussian N(μ_{y,t}, I) seen through the flow's inverse; p̂(y | t) = 1/K.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hcl.flows import Flow, FlowSettings, build_flow
+from hcl.latent import LatentMixture
+
+
+class Statistics(NamedTuple):
+    """S1, S2 and S3 of Section 4.2, one value a sample; the paper sums them over a batch.
+
+    log_px = log_pz + log_det, by the change of variables.
+    """
+
+    log_px: Tensor
+    log_pz: Tensor
+    log_det: Tensor
+
+
+class HybridModel(nn.Module):
+    """A flow and a latent mixture: likelihoods, classes and samples.
+
+    Args:
+        flow: f_θ; see ``hcl.flows.Flow``.
+        latent: the Gaussians of the tasks seen so far.
+        settings: what ``flow`` was built from; needed to save the model.
+    """
+
+    def __init__(
+        self, flow: Flow, latent: LatentMixture, settings: FlowSettings | None = None
+    ) -> None:
+        super().__init__()
+        self.flow = flow
+        self.latent = latent
+        self.settings = settings
+
+    def add_task(self, generator: torch.Generator) -> int:
+        """Add the Gaussians of a new task; its index."""
+        return self.latent.add_task(generator)
+
+    def statistics(self, x: Tensor, y: Tensor, t: Tensor | int) -> Statistics:
+        """S1 = log p̂_X(x | y, t), S2 = log p̂_Z(f(x) | y, t), S3 = S1 − S2 = log |∂f/∂x|."""
+        z, log_det = self.flow(x)
+        log_pz = self.latent.log_prob(z, y, t)
+        return Statistics(log_pz + log_det, log_pz, log_det)
+
+    def log_likelihoods(self, x: Tensor) -> Tensor:
+        """log p̂_X(x | y, t) for every task and class, (B, T, K)."""
+        z, log_det = self.flow(x)
+        return self.latent.log_probs(z) + log_det[:, None, None]
+
+    def _class_scores(self, x: Tensor) -> Tensor:
+        """log Σ_t p̂_X(x | y, t), (B, K), up to a term that depends on x alone."""
+        z, _ = self.flow(x)
+        return self.latent.scores(z).logsumexp(1)
+
+    @torch.no_grad()
+    def classify(self, x: Tensor) -> Tensor:
+        """ŷ = argmax_y Σ_t p̂_X(x | y, t), (B,): Bayes' rule, marginalised over tasks."""
+        return self._class_scores(x).argmax(1)
+
+    @torch.no_grad()
+    def classify_pair(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(y, t) = argmax p̂_X(x | y, t), the most likely class together with its task."""
+        z, _ = self.flow(x)
+        best = self.latent.scores(z).flatten(1).argmax(1)
+        return best % self.latent.num_classes, best // self.latent.num_classes
+
+    @torch.no_grad()
+    def class_probabilities(self, x: Tensor) -> Tensor:
+        """p̂(y | x) ∝ Σ_t p̂_X(x | y, t), (B, K)."""
+        return self._class_scores(x).softmax(1)
+
+    @torch.no_grad()
+    def sample(
+        self, y: Tensor, t: Tensor | int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """x ~ p̂_X(x | y, t), and the latent z that it came from."""
+        z = self.latent.sample(y, t, generator)
+        x, _ = self.flow.inverse(z)
+        return x, z
+
+    def snapshot(self) -> HybridModel:
+        """f_θ^(k): a frozen copy of the model as it is now."""
+        return copy.deepcopy(self).requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def copy_from(self, model: HybridModel) -> None:
+        """Take over the weights and tasks of ``model``, in place: renews a snapshot."""
+        mine = (*self.flow.parameters(), *self.flow.buffers())
+        for tensor, other in zip(
+            mine, (*model.flow.parameters(), *model.flow.buffers()), strict=True
+        ):
+            tensor.copy_(other)
+        self.latent.means = model.latent.means.clone()
+
+
+def build_model(
+    settings: FlowSettings,
+    shape: tuple[int, ...],
+    num_classes: int,
+    generator: torch.Generator,
+    mean_scale: float = 1.0,
+) -> HybridModel:
+    """A model without tasks for samples of ``shape``; weights from ``generator``."""
+    flow = build_flow(settings, shape, generator)
+    return HybridModel(flow, LatentMixture(num_classes, flow.size, mean_scale), settings)
