@@ -182,14 +182,14 @@ def _convert_union(choices: tuple[Any, ...], value: Any, where: str, key: str) -
             return _convert(choice, value, where, key)
         except HCLError:
             continue
-    kind = Union[choices]  # noqa: UP007 (built at run time)
-    raise HCLError(f"{where}: {key} is {_show(value)}; expected {_describe(kind)}.")
+    expected = " or ".join(map(_describe, choices))
+    raise HCLError(f"{where}: {key} is {_show(value)}; expected {expected}.")
 
 
 def _describe(kind: Any) -> str:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
-        return " or ".join(_describe(a) for a in arguments)
+        return " or ".join(map(_describe, arguments))
     if origin is Literal:
         return "one of " + ", ".join(map(str, arguments))
     if origin is tuple:
@@ -197,8 +197,8 @@ def _describe(kind: Any) -> str:
     if origin is dict or (dataclasses.is_dataclass(kind) and isinstance(kind, type)):
         names = [f.name for f in dataclasses.fields(kind)] if origin is None else []
         return "a section" + (f" with the keys {', '.join(names)}" if names else "")
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    return names.get(kind, "null")
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    return words.get(kind, "null")
 
 
 def _show(value: Any) -> str:

@@ -22,12 +22,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hcl.embeddings import Embeddings
+from hcl.embeddings import TEST, TRAIN, Embeddings
 from hcl.errors import HCLError
 from hcl.files import canonical_json, replacing
 
 FORMAT = "hcl-tasks/1"
-TRAIN, TEST = 0, 1  # the embedding file's `split`
 PARTS = ("train", "validation", "test")
 
 IntArray = NDArray[np.int64]
@@ -190,7 +189,7 @@ def _declared_tasks(
     """Each task with the labels of its classes."""
     if isinstance(settings.tasks, EqualTasks):
         equal = settings.tasks
-        names = _class_names(embeddings[equal.dataset])
+        names = embeddings[equal.dataset].classes
         size = equal.classes_per_task
         if len(names) % size:
             raise HCLError(
@@ -203,7 +202,7 @@ def _declared_tasks(
         ]
     declared = []
     for index, task in enumerate(settings.tasks):
-        names = _class_names(embeddings[task.dataset])
+        names = embeddings[task.dataset].classes
         chosen = range(len(names)) if task.classes is None else task.classes
         key = f"{where}.tasks[{index}].classes"
         classes = tuple(_label_of(choice, names, task.dataset, key) for choice in chosen)
@@ -213,11 +212,6 @@ def _declared_tasks(
             raise HCLError(f"{key}: a task needs at least 2 classes, here: {list(chosen)}.")
         declared.append((task, classes))
     return declared
-
-
-def _class_names(embeddings: Embeddings) -> list[str]:
-    names: list[str] = json.loads(embeddings.attributes["classes"])
-    return names
 
 
 def _label_of(choice: int | str, names: list[str], dataset: str, key: str) -> int:

@@ -1,0 +1,38 @@
+"""Which modules of the project a module imports, directly or through others."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def path_of(module: str) -> Path | None:
+    """The file of a module of the project, relative to the root; None for other modules."""
+    path = Path(*module.split(".")).with_suffix(".py")
+    return path if module.split(".")[0] in ("hcl", "stages") and (ROOT / path).exists() else None
+
+
+def imported_by(path: Path) -> set[Path]:
+    """The project's modules that a file imports at its top or inside a function."""
+    found = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        found |= {p for p in map(path_of, names) if p}
+    return found
+
+
+def closure(path: Path) -> set[Path]:
+    """The file itself and all of the project's modules behind it."""
+    done: set[Path] = set()
+    left = {path}
+    while left:
+        path = left.pop()
+        done.add(path)
+        left |= imported_by(path) - done
+    return done
