@@ -13,11 +13,25 @@ from stages.options import PATH, Command, params
 @params
 @click.option("--dataset", required=True, help="Its name under `datasets` in the parameters.")
 @click.option("--out", type=PATH, required=True, help="Raw file to write (HDF5).")
-def command(params: Path, dataset: str, out: Path) -> None:
-    """Bring a data set into one raw file, from its official source or a folder."""
+@click.option(
+    "--data",
+    type=PATH,
+    envvar="HCL_DATA",
+    show_envvar=True,
+    help="Folder with data sets in their official layout, used in place of a download.",
+)
+@click.option(
+    "--downloads",
+    type=PATH,
+    default=Path("data/downloads"),
+    show_default=True,
+    help="Folder for downloads.",
+)
+def command(params: Path, dataset: str, out: Path, data: Path | None, downloads: Path) -> None:
+    """Bring a data set into one raw file, from its official source or from your own files."""
     from hcl.datasets import DatasetSettings, fetch
     from hcl.settings import build, load_yaml, section
 
     key = f"datasets.{dataset}"
     settings = build(DatasetSettings, section(load_yaml(params), key, params), params, key)
-    fetch(dataset, settings, out)
+    fetch(dataset, settings, out, data=data, downloads=downloads)
