@@ -1,0 +1,59 @@
+"""``hcl evaluate``: score the runs of one method on one benchmark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hcl.settings import build, load_yaml, section
+from stages import options
+
+
+@click.command(cls=options.Command)
+@options.params
+@click.option("--benchmark", required=True, help="Name of the benchmark.")
+@click.option("--method", required=True, help="Name of the method.")
+@click.option("--tasks", type=options.PATH, required=True, help="Tasks file of the benchmark.")
+@click.option("--runs", type=options.PATH, required=True, help="Folder with the runs, one a seed.")
+@click.option(
+    "--embeddings",
+    type=options.PATH,
+    help="Folder with the embedding files: adds their provenance and a view of the latent space.",
+)
+@click.option("--metrics", type=options.PATH, required=True, help="Summary to write (JSON).")
+@click.option("--scores", type=options.PATH, required=True, help="Folder to write (CSV, JSON).")
+def command(
+    params: Path,
+    benchmark: str,
+    method: str,
+    tasks: Path,
+    runs: Path,
+    embeddings: Path | None,
+    metrics: Path,
+    scores: Path,
+) -> None:
+    """Score the runs of one method on one benchmark.
+
+    Writes the paper's metrics, mean and standard deviation over the seeds, as JSON; and every
+    accuracy, every seed, the detector's trace and what was run as tidy files.
+    """
+    from hcl import evaluation
+    from hcl.embeddings import read
+    from hcl.errors import HCLError
+    from hcl.files import write_json
+    from hcl.tasks import read_benchmark
+
+    seeds = build(tuple[int, ...], section(load_yaml(params), "seeds", params), params, "seeds")
+    stream = read_benchmark(tasks)
+    if stream.name != benchmark:
+        raise HCLError(f"{tasks}: holds the tasks of {stream.name}, expected {benchmark}.")
+    found = evaluation.read_runs(runs, stream, method, seeds)
+    sources = {}
+    if embeddings is not None:
+        sources = {s.dataset: read(embeddings / f"{s.dataset}.h5") for s in stream.sources}
+    scored = [evaluation.score(run, stream) for run in found]
+    attributes = {dataset: source.attributes for dataset, source in sources.items()}
+    described = evaluation.about(found, stream, attributes)
+    evaluation.write_scores(scores, found, scored, described)
+    write_json(metrics, evaluation.summarise(scored))
