@@ -1,0 +1,466 @@
+"""The report's figures, drawn by matplotlib from plain arrays.
+
+One function draws one panel into given axes; ``panel`` and ``grid`` make whole figures of them,
+and ``save`` writes PNG and SVG whose bytes depend on nothing but what is drawn. ``inline_svg``
+gives the same drawing for a web page: without background, and with the colours as CSS variables,
+so that one drawing serves a light and a dark page.
+
+Colours are Okabe and Ito's for colour-blind readers, with a few of Tol's where more are needed;
+line style and marker say the same thing again. Task-agnostic methods are dashed or hatched.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.floating]
+
+INK, MUTED, RULE, PAPER = "#1d2329", "#6b747d", "#d5dae0", "#ffffff"
+BLUE, ORANGE, GREEN, VERMILLION, PINK = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7"
+SKY, OLIVE, WINE, TEAL = "#56b4e9", "#999933", "#882255", "#44aa99"
+TASK_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, PINK, SKY, OLIVE, WINE, TEAL, MUTED)
+
+# What a dark page shows instead; colours that read on both stay as they are.
+DARK = {
+    INK: "#e8ecf0",
+    MUTED: "#9aa5b1",
+    RULE: "#3a424b",
+    PAPER: "#15191e",
+    BLUE: "#4aa8e0",
+    WINE: "#d478a3",
+    GREEN: "#1fbf92",
+    VERMILLION: "#f07a2b",
+}
+
+SHADES = LinearSegmentedColormap.from_list("shades", ["#f3f7fb", "#9cc8e6", "#3b87bd", "#0b4a78"])
+DPI = 160
+FONT_SIZE = 8.5
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one method is drawn, in every figure."""
+
+    colour: str
+    marker: str
+    task_agnostic: bool = False
+
+    @property
+    def line(self) -> str | tuple[float, tuple[float, ...]]:
+        return (0, (4, 2)) if self.task_agnostic else "-"
+
+
+_STYLES = {
+    "mtl": (INK, "s"),
+    "adam": (MUTED, "X"),
+    "er": (ORANGE, "D"),
+    "curl": (PINK, "v"),
+    "hcl-fr": (BLUE, "o"),
+    "hcl-gr": (VERMILLION, "^"),
+    "hcl-plus": (GREEN, "P"),
+    "ncm": (SKY, "<"),
+    "slda": (OLIVE, ">"),
+    "ranpac": (WINE, "h"),
+}
+
+
+def style_of(method: str, task_agnostic: bool) -> Style:
+    """A method's own style; one that is not known here is drawn in teal."""
+    colour, marker = _STYLES.get(method.removesuffix("-ta"), (TEAL, "d"))
+    return Style(colour, marker, task_agnostic)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One method's values over tasks, mean and standard deviation over seeds."""
+
+    label: str
+    style: Style
+    mean: FloatArray
+    std: FloatArray
+
+
+# Whole figures ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _drawing() -> Iterator[None]:
+    settings: Any = {
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans"],
+        "font.size": FONT_SIZE,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": MUTED,
+        "axes.linewidth": 0.7,
+        "axes.titlesize": FONT_SIZE + 0.5,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.titlecolor": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "axes.facecolor": "none",
+        "grid.color": RULE,
+        "grid.linewidth": 0.6,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "xtick.major.width": 0.7,
+        "ytick.major.width": 0.7,
+        "xtick.major.size": 3,
+        "ytick.major.size": 3,
+        "legend.frameon": False,
+        "legend.fontsize": FONT_SIZE - 0.5,
+        "lines.linewidth": 1.4,
+        "lines.markersize": 4.5,
+        "hatch.linewidth": 0.8,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "hcl",
+    }
+    with matplotlib.rc_context(settings):
+        yield
+
+
+Draw = Callable[[Axes], None]
+
+
+def panel(draw: Draw, width: float = 3.4, height: float = 2.5) -> Figure:
+    """A figure of one panel; sizes in inches."""
+    return grid([draw], columns=1, width=width, height=height)
+
+
+def grid(draws: Sequence[Draw], columns: int, width: float = 3.4, height: float = 2.5) -> Figure:
+    """A figure of many panels of the same size, row by row."""
+    columns = min(columns, len(draws))
+    rows = -(-len(draws) // columns)
+    with _drawing():
+        layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06)
+        figure = Figure(figsize=(columns * width, rows * height), layout=layout)
+        FigureCanvasAgg(figure)
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for draw, ax in zip(draws, axes, strict=False):
+            draw(ax)
+        for ax in axes[len(draws) :]:
+            ax.set_visible(False)
+    return figure
+
+
+def save(figure: Figure, stem: Path) -> None:
+    """Write ``stem``.png and ``stem``.svg, on white; the same drawing gives the same bytes."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    png, svg = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg"))
+    with _drawing():
+        figure.savefig(png, dpi=DPI, facecolor=PAPER, metadata={"Software": None})
+        figure.savefig(svg, facecolor=PAPER, metadata={"Date": None})
+
+
+def inline_svg(figure: Figure, name: str, description: str) -> str:
+    """The figure as an ``<svg>`` element for a page.
+
+    Args:
+        figure: what to show.
+        name: of lower-case letters, digits and dashes; unique in the page, it keeps ids apart.
+        description: for those who can't see it.
+    """
+    buffer = io.BytesIO()
+    with _drawing():
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue().decode("utf-8")
+    text = text[text.index("<svg") :].strip()
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    # Names such as "axes_1" are in every drawing; only ids that are referred to may stay.
+    used = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', text))
+    text = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(r'(xlink:href="#|url\(#)([^")]+)', rf"\g<1>{name}-\g<2>", text)
+    for colour in DARK:
+        text = text.replace(colour, f"var({css_name(colour)},{colour})")
+    text = re.sub(r"\n\s*", "\n", text)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(description)}" ', 1)
+
+
+def css_name(colour: str) -> str:
+    """The CSS variable that a page may set to another colour for dark readers."""
+    return f"--c-{colour.removeprefix('#')}"
+
+
+# Results ------------------------------------------------------------------------------------------
+
+
+def accuracy_by_task(ax: Axes, series: Sequence[Series], title: str) -> None:
+    """Final accuracy on each task, a line a method (the paper's Figures 3 and 4, top)."""
+    tasks = np.arange(1, len(series[0].mean) + 1)
+    spread = np.linspace(-0.12, 0.12, len(series)) if len(series) > 1 else np.zeros(1)
+    for s, shift in zip(series, spread, strict=True):
+        ax.errorbar(
+            tasks + shift,
+            s.mean,
+            yerr=s.std,
+            label=s.label,
+            color=s.style.colour,
+            marker=s.style.marker,
+            linestyle=s.style.line,
+            markeredgewidth=0,
+            elinewidth=0.8,
+        )
+    ax.set_title(title)
+    ax.set_xticks(tasks)
+    ax.set_xlabel("task")
+    ax.set_ylabel("final accuracy, %")
+    ax.set_xlim(0.6, len(tasks) + 0.4)
+    lowest = min(float(np.min(s.mean - s.std)) for s in series)
+    ax.set_ylim(max(0, 10 * np.floor(lowest / 10)) - 2, 102)
+    ax.grid(axis="y")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), handlelength=2.6, borderaxespad=0)
+
+
+def bars(ax: Axes, series: Sequence[Series], title: str) -> None:
+    """One metric, a bar a method, from the top in the order given (Figures 3 and 4, bottom)."""
+    ends = [float(s.mean + s.std) for s in series if not np.isnan(s.mean)]
+    high = max([*ends, 1.0])
+    for place, s in enumerate(series):
+        mean, std = float(s.mean), float(s.std)
+        if np.isnan(mean):
+            ax.text(0, place, " – not defined", va="center", color=MUTED, size=FONT_SIZE - 1)
+            continue
+        ax.barh(
+            place,
+            mean,
+            xerr=std,
+            height=0.68,
+            color=(*to_rgba(s.style.colour)[:3], 0.3) if s.style.task_agnostic else s.style.colour,
+            edgecolor=s.style.colour,
+            hatch="////" if s.style.task_agnostic else None,
+            linewidth=0.8,
+            error_kw={"ecolor": INK, "elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
+        )
+        end = max(mean + std, 0) + high * 0.02
+        ax.text(end, place, f"{mean:.1f}", va="center", size=FONT_SIZE - 1)
+    ax.set_yticks(range(len(series)), [s.label for s in series])
+    ax.invert_yaxis()
+    lows = [float(s.mean - s.std) * 1.1 for s in series if not np.isnan(s.mean)]
+    ax.set_xlim(min([0.0, *lows]), high * 1.17)
+    ax.set_title(title)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    ax.axvline(0, color=MUTED, linewidth=0.7)
+    ax.grid(axis="x")
+
+
+def heat_map(ax: Axes, accuracy: FloatArray, stream: Sequence[int], title: str) -> None:
+    """``accuracy[i, j]`` in percent: task i down, segment j across.
+
+    What stands before a task's first segment was not learned yet: it is shown without colour.
+    """
+    tasks, segments = accuracy.shape
+    first = [list(stream).index(i) for i in range(tasks)]
+    learned = np.array([[j >= first[i] for j in range(segments)] for i in range(tasks)])
+    ax.pcolormesh(
+        np.arange(segments + 1) - 0.5,
+        np.arange(tasks + 1) - 0.5,
+        np.ma.masked_array(accuracy, ~learned),
+        cmap=SHADES,
+        vmin=0,
+        vmax=100,
+        edgecolors=PAPER,
+        linewidth=1.2,
+    )
+    size = FONT_SIZE - 1 if segments <= 6 else FONT_SIZE - 2.5
+    digits = 1 if segments <= 6 else 0
+    for i in range(tasks):
+        for j in range(segments):
+            value = accuracy[i, j]
+            # Text that must stand out from the cell, not from the page: fixed colours.
+            colour = MUTED if not learned[i, j] else "#10151a" if value < 55 else "#fefefe"
+            ax.text(j, i, f"{value:.{digits}f}", ha="center", va="center", color=colour, size=size)
+    ax.set_xticks(range(segments), [f"T{task + 1}" for task in stream])
+    ax.set_yticks(range(tasks), [f"T{i + 1}" for i in range(tasks)])
+    ax.set_xlabel("after training on")
+    ax.set_ylabel("accuracy on")
+    ax.set_ylim(tasks - 0.5, -0.5)
+    ax.tick_params(length=0)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    ax.set_title(title)
+
+
+def over_time(
+    ax: Axes, mean: FloatArray, std: FloatArray, stream: Sequence[int], title: str
+) -> None:
+    """Accuracy on each task from the segment that first shows it to the end of the stream."""
+    tasks, segments = mean.shape
+    for i in range(tasks):
+        first = list(stream).index(i)
+        steps = np.arange(first, segments)
+        colour = TASK_COLOURS[i % len(TASK_COLOURS)]
+        low, high = mean[i, steps] - std[i, steps], mean[i, steps] + std[i, steps]
+        ax.fill_between(steps, low, np.minimum(high, 100), color=colour, alpha=0.15, linewidth=0)
+        ax.plot(steps, mean[i, steps], color=colour, marker="o", markersize=3.2)
+        ax.text(first, 104, f"{i + 1}", color=colour, ha="center", weight="bold")
+    ax.set_xticks(range(segments), [f"T{task + 1}" for task in stream])
+    ax.set_xlim(-0.3, segments - 0.7)
+    ax.set_ylim(-2, 102)
+    ax.set_yticks(range(0, 101, 25))
+    ax.set_xlabel("after training on")
+    ax.set_ylabel("accuracy, %")
+    ax.set_title(title, pad=14)
+    ax.grid(axis="y")
+
+
+@dataclass(frozen=True)
+class TraceView:
+    """One statistic over one run's training batches, and what the detector said."""
+
+    label: str
+    values: FloatArray  # (B,)
+    mean: FloatArray  # (B,), NaN while there are no bounds
+    std: FloatArray  # (B,)
+    threshold: float  # λ
+    starts: Sequence[int]  # batch at which each segment begins
+    tasks: Sequence[int]  # the task, from 1, of each segment
+    found: Sequence[int]  # batches of verdicts that answer to a true change
+    false: Sequence[int]  # batches of the others
+
+
+def detector_trace(ax: Axes, view: TraceView, title: str, columns: int = 700) -> None:
+    """A statistic of the batches, its typical set mean ± λσ, true and found changes."""
+    count = len(view.values)
+    low, high = (view.mean + sign * view.threshold * view.std for sign in (-1, 1))
+    bounded = np.isfinite(low)
+    bottom, top = np.nanquantile(view.values, [0.02, 0.98])
+    if bounded.any():
+        bottom = min(bottom, np.quantile(low[bounded], 0.05))
+        top = max(top, np.quantile(high[bounded], 0.95))
+    margin = 0.25 * (top - bottom or 1.0)
+    bottom, top = bottom - margin, top + margin
+
+    x = np.arange(count) + 1
+    ax.fill_between(
+        x,
+        np.clip(low, bottom, top),
+        np.clip(high, bottom, top),
+        where=bounded.tolist(),
+        color=BLUE,
+        alpha=0.16,
+        linewidth=0,
+        label=f"typical set, mean ± {view.threshold:g}σ",
+    )
+    at, lowest, highest = _binned(x, view.values, columns)
+    lowest, highest = np.clip(lowest, bottom, top), np.clip(highest, bottom, top)
+    ax.fill_between(at, lowest, highest, color=INK, alpha=0.25, linewidth=0)
+    ax.plot(
+        at,
+        (lowest + highest) / 2,
+        color=INK,
+        linewidth=0.8,
+        label=view.label,
+    )
+    for start, task in zip(view.starts, view.tasks, strict=True):
+        if start:
+            ax.axvline(
+                start + 0.5,
+                color=MUTED,
+                linewidth=1,
+                linestyle=(0, (1, 1.5)),
+                label="true change" if start == view.starts[1] else None,
+            )
+        ax.annotate(
+            f"T{task}", (start + 1, 1), xycoords=("data", "axes fraction"), xytext=(2, -1),
+            textcoords="offset points", va="top", color=MUTED, size=FONT_SIZE - 1,
+        )  # fmt: skip
+    for batches, colour, marker, label in (
+        (view.found, GREEN, "^", "change found"),
+        (view.false, VERMILLION, "X", "false change"),
+    ):
+        if len(batches):
+            ax.plot(
+                np.asarray(batches) + 1,
+                np.full(len(batches), bottom + 0.35 * margin),
+                linestyle="none",
+                marker=marker,
+                color=colour,
+                markersize=7,
+                label=label,
+            )
+    ax.set_xlim(0, count + 1)
+    ax.set_ylim(bottom, top)
+    ax.set_xlabel("training batch")
+    ax.set_ylabel(view.label)
+    ax.set_title(title)
+    ax.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=5, handlelength=1.6, borderaxespad=0
+    )
+
+
+def _binned(
+    x: NDArray[np.int64], values: FloatArray, columns: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """At most ``columns`` places, with the least and the greatest value at each."""
+    size = -(-len(x) // columns)
+    starts = np.arange(0, len(x), size)
+    lowest = np.fmin.reduceat(values, starts)
+    highest = np.fmax.reduceat(values, starts)
+    return x[starts] + (size - 1) / 2, lowest, highest
+
+
+def latent_view(
+    ax: Axes,
+    points: FloatArray,
+    task: NDArray[np.integer],
+    label: NDArray[np.integer],
+    means: FloatArray,
+    mean_task: NDArray[np.integer],
+    title: str,
+) -> None:
+    """Test points and the Gaussians in a plane of the latent space; colour is the true task.
+
+    A filled marker is a test point, its shape the class; a ring is the Gaussian of one class of one
+    task, of radius 2σ. Points far from every ring of their own colour have been forgotten.
+    """
+    shapes = "osD^vPX<>h"
+    for t in np.unique(task):
+        colour = TASK_COLOURS[t % len(TASK_COLOURS)]
+        for k in np.unique(label):
+            chosen = (task == t) & (label == k)
+            ax.scatter(
+                points[chosen, 0],
+                points[chosen, 1],
+                s=9,
+                color=colour,
+                marker=shapes[k % len(shapes)],
+                linewidth=0,
+                alpha=0.6,
+            )
+    angle = np.linspace(0, 2 * np.pi, 60)
+    for centre, t in zip(means, mean_task, strict=True):
+        colour = TASK_COLOURS[t % len(TASK_COLOURS)]
+        ax.plot(
+            centre[0] + 2 * np.cos(angle), centre[1] + 2 * np.sin(angle), color=INK, linewidth=1.8
+        )
+        ax.plot(
+            centre[0] + 2 * np.cos(angle), centre[1] + 2 * np.sin(angle), color=colour, linewidth=1
+        )
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    for spine in ax.spines.values():
+        spine.set_visible(True)
+        spine.set_color(RULE)
+    ax.set_title(title)

@@ -1,0 +1,256 @@
+"""The report's tables: as data first, then as Markdown, CSV, LaTeX and plain text.
+
+Means and standard deviations over seeds in percent, with two decimals as in the paper. The best
+value of a column is marked, leaving ``mtl`` out: it sees the old data again and is the paper's
+upper bound, not a competitor.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hcl.paper import METRICS, PaperResult, PaperTable, find_paper_table
+from hcl.results import Result
+
+TITLES = {
+    "average_accuracy": "average accuracy",
+    "forgetting": "forgetting",
+    "overall_accuracy": "overall accuracy",
+}
+UPPER_BOUND = "mtl"
+DASH = "–"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of ours, and the paper's where it has one."""
+
+    mean: float | None
+    std: float | None
+    best: bool = False
+    paper: float | None = None
+    paper_std: float | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """Ours less the paper's, in points."""
+        return None if self.mean is None or self.paper is None else self.mean - self.paper
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method."""
+
+    method: str
+    label: str
+    task_agnostic: bool
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Methods down, metrics or tasks across."""
+
+    benchmark: str
+    columns: tuple[str, ...]  # metric names, or "task 1" and so on
+    rows: tuple[Row, ...]
+    paper: PaperTable | None
+
+
+def headline(results: Sequence[Result]) -> Table:
+    """Average accuracy, forgetting and overall accuracy of the methods on one benchmark."""
+    paper = paper_table(results[0])
+    rows = []
+    for result in results:
+        printed = _printed(paper, result.method)
+        cells = []
+        for metric in METRICS:
+            mean, std = result.metric(metric)
+            cells.append(
+                Cell(
+                    mean,
+                    std,
+                    paper=printed.mean[metric] if printed else None,
+                    paper_std=printed.std[metric] if printed else None,
+                )
+            )
+        rows.append(Row(result.method, result.label, result.task_agnostic, tuple(cells)))
+    return _with_best(Table(results[0].benchmark, METRICS, tuple(rows), paper))
+
+
+def by_task(results: Sequence[Result]) -> Table:
+    """Final accuracy on each task."""
+    paper = paper_table(results[0])
+    tasks = len(results[0].about["tasks"])
+    rows = []
+    for result in results:
+        printed = _printed(paper, result.method)
+        there = printed.task_accuracy if printed else ()
+        cells = []
+        for i in range(tasks):
+            value = result.summary["task_accuracy"][str(i + 1)]
+            cells.append(
+                Cell(value["mean"], value["std"], paper=there[i] if i < len(there) else None)
+            )
+        rows.append(Row(result.method, result.label, result.task_agnostic, tuple(cells)))
+    columns = tuple(f"task {i + 1}" for i in range(tasks))
+    return _with_best(Table(results[0].benchmark, columns, tuple(rows), paper))
+
+
+def paper_table(result: Result) -> PaperTable | None:
+    """What the paper prints for this result's benchmark."""
+    return find_paper_table(
+        result.benchmark,
+        result.epochs,
+        result.about["classes_per_task"],
+        [task + 1 for task in result.stream],
+    )
+
+
+def _printed(paper: PaperTable | None, method: str) -> PaperResult | None:
+    return paper.results.get(method) if paper else None
+
+
+def _with_best(table: Table) -> Table:
+    best: list[float | None] = []
+    for column, name in enumerate(table.columns):
+        means = [
+            round(row.cells[column].mean, 2)  # type: ignore[arg-type]
+            for row in table.rows
+            if row.method != UPPER_BOUND and row.cells[column].mean is not None
+        ]
+        best.append((min if name == "forgetting" else max)(means) if means else None)
+
+    def marked(row: Row) -> Row:
+        cells = []
+        for cell, top in zip(row.cells, best, strict=True):
+            is_best = (
+                row.method != UPPER_BOUND and cell.mean is not None and round(cell.mean, 2) == top
+            )
+            cells.append(Cell(cell.mean, cell.std, is_best, cell.paper, cell.paper_std))
+        return Row(row.method, row.label, row.task_agnostic, tuple(cells))
+
+    return Table(table.benchmark, table.columns, tuple(map(marked, table.rows)), table.paper)
+
+
+# As text ------------------------------------------------------------------------------------------
+
+
+def number(value: float | None, signed: bool = False) -> str:
+    """Two decimals with a true minus sign; a dash where there is no value."""
+    if value is None:
+        return DASH
+    text = f"{value:+.2f}" if signed else f"{value:.2f}"
+    return ("0.00" if float(text) == 0 and not signed else text).replace("-", "−")
+
+
+def mean_std(mean: float | None, std: float | None) -> str:
+    """``95.06 ± 0.25``; without ± where there is no standard deviation."""
+    return number(mean) if mean is None or std is None else f"{number(mean)} ± {number(std)}"
+
+
+def has_paper(table: Table) -> bool:
+    """Whether the paper has a number for any cell."""
+    return any(cell.paper is not None for row in table.rows for cell in row.cells)
+
+
+def title_of(column: str) -> str:
+    """What stands at the head of a column."""
+    return TITLES.get(column, column)
+
+
+def markdown(table: Table) -> str:
+    """A Markdown table, best in bold; with the paper's figure and the gap where there is one."""
+    compare = has_paper(table) and table.columns == METRICS
+    header = ["method"]
+    for column in table.columns:
+        header += [title_of(column)] + (["paper", "gap"] if compare else [])
+    lines = ["| " + " | ".join(header) + " |"]
+    lines.append("| --- |" + " ---: |" * (len(header) - 1))
+    for row in table.rows:
+        cells = [row.label]
+        for cell in row.cells:
+            text = mean_std(cell.mean, cell.std)
+            cells.append(f"**{text}**" if cell.best else text)
+            if compare:
+                cells += [mean_std(cell.paper, cell.paper_std), number(cell.gap, signed=True)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def plain(table: Table) -> str:
+    """Columns aligned by spaces, for a terminal."""
+    rows = [["method", *(title_of(c) for c in table.columns)]]
+    rows += [
+        [r.label, *(mean_std(c.mean, c.std) + ("*" if c.best else " ") for c in r.cells)]
+        for r in table.rows
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        first, *others = row
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines) + "\n"
+
+
+def latex(table: Table) -> str:
+    """A LaTeX table for booktabs, best in bold."""
+    compare = has_paper(table) and table.columns == METRICS
+    each = 2 if compare else 1
+    head = " & ".join(
+        f"\\multicolumn{{{each}}}{{c}}{{{title_of(c)}}}" if compare else title_of(c)
+        for c in table.columns
+    )
+    lines = [
+        f"% {table.benchmark}" + (f"; paper: {table.paper.source}" if table.paper else ""),
+        f"\\begin{{tabular}}{{l{'r' * each * len(table.columns)}}}",
+        "\\toprule",
+        f"method & {head} \\\\",
+    ]
+    if compare:
+        lines.append("& " + " & ".join(["ours & paper"] * len(table.columns)) + " \\\\")
+    lines.append("\\midrule")
+    for row in table.rows:
+        cells = [_escape(row.label)]
+        for cell in row.cells:
+            text = _latex_number(cell.mean, cell.std)
+            cells.append(f"\\textbf{{{text}}}" if cell.best else text)
+            if compare:
+                cells.append(_latex_number(cell.paper, cell.paper_std))
+        lines.append(" & ".join(cells) + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def _latex_number(mean: float | None, std: float | None) -> str:
+    if mean is None:
+        return "--"
+    spread = "" if std is None else f"{{\\scriptsize$\\,\\pm\\,{std:.2f}$}}"
+    return f"${mean:.2f}$" + spread
+
+
+def _escape(text: str) -> str:
+    for sign in "&%$#_{}":
+        text = text.replace(sign, f"\\{sign}")
+    return text
+
+
+def tidy_csv(tables: Sequence[Table]) -> str:
+    """All of them, one number a line: benchmark, method, metric, ours, the paper's, the gap."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    ours = ("benchmark", "method", "metric", "mean", "std", "best")
+    writer.writerow((*ours, "paper_mean", "paper_std", "gap", "paper_source"))
+    for table in tables:
+        for row in table.rows:
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                values = (cell.mean, cell.std, cell.paper, cell.paper_std, cell.gap)
+                mean, std, paper, paper_std, gap = ("" if v is None else f"{v:.4f}" for v in values)
+                source = table.paper.source if table.paper and cell.paper is not None else ""
+                names = (table.benchmark, row.method, column.replace(" ", "_"))
+                writer.writerow((*names, mean, std, int(cell.best), paper, paper_std, gap, source))
+    return text.getvalue()
