@@ -46,6 +46,8 @@ def extract_tar(archive: str | Path, members: Mapping[str, int], folder: str | P
                 source = tar.extractfile(entry)
                 assert source is not None
                 _copy(source, partial / PurePosixPath(entry.name).name)
+        while limited.read(_CHUNK):
+            pass  # to the very end, where gzip checks its sum
         if left:
             raise HCLError(f"{archive}: these files are missing in it: {', '.join(sorted(left))}.")
 

@@ -55,7 +55,7 @@ class Official:
     Attributes:
         title: what it is, for the raw file.
         folder: its folder in the official layout.
-        files: one of the files that must be there, to recognise the folder by.
+        files: what it holds there; idx files may also end in .gz.
         remotes: what to download: the files themselves, or one archive of them.
         members: of the archive: the files to unpack and their bytes; empty without an archive.
         read: the reader of the folder.
@@ -241,8 +241,12 @@ def _locate(
             f"{path}: neither it nor {entry.folder}/ in it holds {', '.join(entry.files)}. "
             f"Mend datasets.{name}.path, or leave it out to download."
         )
-    if data is not None and _holds(Path(data).expanduser() / entry.folder, entry):
-        return Path(data).expanduser() / entry.folder
+    if data is not None:
+        data = Path(data).expanduser()
+        if not data.is_dir():
+            raise HCLError(f"{data}: no such folder; mend HCL_DATA (or --data), or leave it out.")
+        if _holds(data / entry.folder, entry):
+            return data / entry.folder
     return _download(name, entry, downloads)
 
 

@@ -36,6 +36,10 @@ class _Interrupted(Exception):
     """The transfer broke off; what came so far is good, as far as anyone knows."""
 
 
+class _Refused(Exception):
+    """The server does not have the file that we know."""
+
+
 def download(
     remote: RemoteFile, folder: str | Path, *, by_hand: str, attempts: int = 3, timeout: float = 30
 ) -> Path:
@@ -65,16 +69,17 @@ def download(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for attempt in range(attempts):
+            before = _size(part)
             try:
                 _transfer(remote, part, timeout)
                 break
             except _Interrupted:
-                if attempt + 1 == attempts:
+                if attempt + 1 == attempts or _size(part) == before:
                     raise
         _verify(remote, part)
         part.replace(target)
     except (_Interrupted, OSError) as error:
-        kept = part.stat().st_size if part.exists() else 0
+        kept = _size(part)
         hint = f" The first {kept} bytes are kept; the next run continues there." if kept else ""
         raise HCLError(f"{remote.url}: {_reason(error, part)}.{hint} {by_hand}") from error
     except _Refused as error:
@@ -82,13 +87,9 @@ def download(
     return target
 
 
-class _Refused(Exception):
-    """The server does not have the file that we know."""
-
-
 def _transfer(remote: RemoteFile, part: Path, timeout: float) -> None:
     """Fetch what is missing of ``part``; raises unless it then has its full size."""
-    have = part.stat().st_size if part.exists() else 0
+    have = _size(part)
     if have > remote.size:
         part.unlink()
         have = 0
@@ -99,11 +100,14 @@ def _transfer(remote: RemoteFile, part: Path, timeout: float) -> None:
     except urllib.error.HTTPError as error:
         with error:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-                part.unlink()  # the server's file is shorter than what we have: start afresh
-                raise _Interrupted("the server can't continue the download") from error
+                raise _start_afresh(part) from error
             raise _Refused(f"the server answers {error.code} {error.reason}") from error
     with response:
-        have = _check_answer(remote, response, have)
+        start = _start_of(remote, response)
+        if start != have:
+            if start != 0:
+                raise _start_afresh(part)
+            have = 0  # the server does not do ranges and sends the whole file
         with (
             open(part, "ab" if have else "wb") as file,
             bar(
@@ -137,20 +141,25 @@ def _open(url: str, start: int, timeout: float) -> Any:
         raise _Interrupted(f"no answer ({error or type(error).__name__})") from error
 
 
-def _check_answer(remote: RemoteFile, response: Any, have: int) -> int:
-    """Where the answer's bytes start: ``have``, or 0 where the server sends the whole file."""
-    length = response.headers.get("Content-Length")
+def _start_of(remote: RemoteFile, response: Any) -> int:
+    """The position of the answer's first byte in the file, whose size is checked."""
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
         sent = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
-        if sent is None or int(sent[1]) != have:
-            raise _Refused("the server sends another part than it was asked for")
-        total = None if sent[2] == "*" else int(sent[2])
+        start, total = (int(sent[1]), sent[2]) if sent else (-1, "*")
     else:
-        have = 0
-        total = int(length) if length is not None and length.isdigit() else None
-    if total is not None and total != remote.size:
+        start, total = 0, response.headers.get("Content-Length") or "*"
+    if total.isdigit() and int(total) != remote.size:
         raise _Refused(f"the server's file has {total} bytes, expected {remote.size}")
-    return have
+    return start
+
+
+def _start_afresh(part: Path) -> _Interrupted:
+    part.unlink(missing_ok=True)
+    return _Interrupted("the server can't continue the download")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _verify(remote: RemoteFile, part: Path) -> None:

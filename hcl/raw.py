@@ -21,7 +21,7 @@ import errno
 import hashlib
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +33,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hcl.errors import HCLError
 from hcl.files import replacing
+from hcl.progress import bar
 
 FORMAT = "hcl-raw/1"
 TRAIN, TEST = 0, 1
@@ -45,11 +46,8 @@ ARRAYS: dict[Kind, tuple[str, str, int]] = {
     "embeddings": ("x", "float32", 2),
 }
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
-# Pillow's decoders let all of these out for broken files
-_PILLOW_ERRORS = (
-    OSError, SyntaxError, EOFError, IndexError, TypeError, Image.DecompressionBombError
-)  # fmt: skip
 _HASHED_AT_ONCE = 1 << 24  # bytes
+_CHANGED = "The data set's files changed while they were read. Leave them be and run again."
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,8 @@ def write_raw(path: str | Path, content: Content, *, dataset: str, source: str) 
     path = Path(path)
     try:
         with replacing(path) as partial, h5py.File(partial, "w") as file:
-            digest = _fill(file, content)
+            with bar(total=content.count, desc=f"fetch {dataset}", unit=" samples") as shown:
+                digest = _fill(file, content, shown.update)
             file.attrs["format"] = FORMAT
             file.attrs["dataset"] = dataset
             file.attrs["source"] = source
@@ -92,8 +91,8 @@ def write_raw(path: str | Path, content: Content, *, dataset: str, source: str) 
         raise HCLError(f"{path}: cannot be written: {why}.") from error
 
 
-def _fill(file: h5py.File, content: Content) -> str:
-    """Write the arrays of ``content``; their digest."""
+def _fill(file: h5py.File, content: Content, done: Callable[[int], object]) -> str:
+    """Write the arrays of ``content``, telling ``done`` the samples of each block; their digest."""
     name, dtype, _ = ARRAYS[content.kind]
     encoded = content.kind == "encoded"
     shape = content.shape if encoded else (content.count, *content.shape)
@@ -108,11 +107,14 @@ def _fill(file: h5py.File, content: Content) -> str:
             values = np.frombuffer(b"".join(block.data), np.uint8)
         else:
             values = np.ascontiguousarray(block.data, dtype)
+        if row + len(values) > shape[0]:
+            raise HCLError(_CHANGED)
         data[row : row + len(values)] = values
         digest.update(values)
         row += len(values)
         y.append(block.y)
         split.append(block.split)
+        done(len(block.y))
     arrays: dict[str, NDArray[Any]] = {
         "y": np.concatenate(y).astype(np.int64),
         "split": np.concatenate(split).astype(np.uint8),
@@ -120,10 +122,7 @@ def _fill(file: h5py.File, content: Content) -> str:
     if encoded:
         arrays["offsets"] = np.asarray(offsets, np.int64)
     if row != shape[0] or len(arrays["y"]) != content.count:
-        raise HCLError(
-            f"the data changed while they were read: {len(arrays['y'])} samples came, "
-            f"{content.count} were announced. Run again."
-        )
+        raise HCLError(_CHANGED)
     for name, values in arrays.items():
         file.create_dataset(name, data=values)
         digest.add(name, values)
@@ -308,7 +307,9 @@ def decode_image(data: bytes) -> NDArray[np.uint8]:
             return np.array(upright.convert("RGB"))
     except UnidentifiedImageError:
         raise ValueError(f"not one of {', '.join(IMAGE_FORMATS)}") from None
-    except _PILLOW_ERRORS as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # over broken files, Pillow's decoders raise nearly anything
         raise ValueError(str(error) or type(error).__name__) from error
 
 

@@ -314,20 +314,18 @@ def _read_idx(folder: Path, classes: tuple[str, ...], counts: Counts, partial: b
 
     def blocks() -> Iterator[Block]:
         for (images, labels), n, split in zip(parts, found, (TRAIN, TEST), strict=True):
-            with opened(images) as file, opened(labels) as label_file:
+            with opened(labels) as file:
+                _idx_header(file, labels, 1)
+                y = np.frombuffer(_exactly(file, n, labels), np.uint8)
+                _check_end(file, labels)
+            _check_labels(labels, y, 0, len(classes) - 1)
+            with opened(images) as file:
                 _idx_header(file, images, 3)
-                _idx_header(label_file, labels, 1)
                 for rows in _slices(n):
-                    size = rows.stop - rows.start
-                    y = np.frombuffer(_exactly(label_file, size, labels), np.uint8)
-                    _check_labels(labels, y, 0, len(classes) - 1)
-                    data = np.frombuffer(_exactly(file, size * 28 * 28, images), np.uint8)
-                    yield _block(data.reshape(-1, 28, 28, 1), y, split)
-                for stream, path in ((file, images), (label_file, labels)):
-                    if stream.read(1):
-                        raise HCLError(
-                            f"{path}: it goes on after the {n} samples that it announces."
-                        )
+                    data = _exactly(file, len(y[rows]) * 28 * 28, images)
+                    pixels = np.frombuffer(data, np.uint8).reshape(-1, 28, 28, 1)
+                    yield _block(pixels, y[rows], split)
+                _check_end(file, images)
 
     return Content("images", classes, sum(found), (28, 28, 1), blocks())
 
@@ -346,6 +344,8 @@ def _list_images(folder: Path) -> dict[str, list[Path]]:
         raise HCLError(f"{folder}: no such folder; expected train/<class>/* and test/<class>/*.")
     listing = {}
     for child in sorted(folder.iterdir()):
+        if child.is_file() and child.suffix.lower() in IMAGE_SUFFIXES:
+            raise HCLError(f"{child}: an image outside of a class folder; move it into one.")
         if child.is_dir() and not child.name.startswith("."):
             paths = [path for path in sorted(child.iterdir()) if not path.name.startswith(".")]
             for path in paths:
@@ -424,6 +424,11 @@ def _exactly(file: IO[bytes], size: int, path: Path) -> bytes:
     if len(data) != size:
         raise HCLError(f"{path}: cut off: {size - len(data)} bytes are missing. Get it again.")
     return data
+
+
+def _check_end(file: IO[bytes], path: Path) -> None:
+    if file.read(1):
+        raise HCLError(f"{path}: it goes on after the samples that it announces.")
 
 
 def _existing(path: Path) -> Path:
