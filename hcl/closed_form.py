@@ -26,6 +26,12 @@ class ClosedForm(Protocol):
     def scores(self, x: NDArray) -> FloatArray:
         """(n, C), for the classes 0…C−1 that were seen; the highest wins."""
 
+    def state(self) -> dict[str, FloatArray]:
+        """The sums, for a checkpoint."""
+
+    def restore(self, state: dict[str, FloatArray]) -> None:
+        """Continue from ``state``."""
+
 
 class _ClassSums:
     """Count and sum of each class's samples."""
@@ -46,6 +52,12 @@ class _ClassSums:
     def means(self) -> FloatArray:
         return self.sums / np.maximum(self.counts, 1.0)[:, None]
 
+    def state(self) -> dict[str, FloatArray]:
+        return {"counts": self.counts.copy(), "sums": self.sums.copy()}
+
+    def restore(self, state: dict[str, FloatArray]) -> None:
+        self.counts, self.sums = state["counts"].copy(), state["sums"].copy()
+
     def mask(self, scores: FloatArray) -> FloatArray:
         """A class without samples (numbered, but not seen yet) never wins."""
         return np.where(self.counts > 0, scores, -np.inf)
@@ -65,6 +77,14 @@ class NearestMean:
         """−½‖x − μ_c‖² up to a term that is the same for all classes."""
         means = self._classes.means()
         return self._classes.mask(x @ means.T - 0.5 * (means**2).sum(1))
+
+    def state(self) -> dict[str, FloatArray]:
+        """The class sums."""
+        return self._classes.state()
+
+    def restore(self, state: dict[str, FloatArray]) -> None:
+        """Continue from ``state``."""
+        self._classes.restore(state)
 
 
 class StreamingLDA:
@@ -104,6 +124,16 @@ class StreamingLDA:
         weights = cho_solve(cho_factor(within, lower=True), means.T)  # (D, C)
         return weights, -0.5 * (weights * means.T).sum(0)
 
+    def state(self) -> dict[str, FloatArray]:
+        """The class sums and G."""
+        return {**self._classes.state(), "gram": self._gram.copy()}
+
+    def restore(self, state: dict[str, FloatArray]) -> None:
+        """Continue from ``state``."""
+        self._classes.restore(state)
+        self._gram = state["gram"].copy()
+        self._weights = None
+
 
 class RandomProjectionRidge:
     """RanPAC (McDonnell et al., 2023): ridge regression on random ReLU features.
@@ -142,3 +172,13 @@ class RandomProjectionRidge:
             gram[diagonal] += self._ridge * max(gram[diagonal].mean(), 1e-12)
             self._weights = cho_solve(cho_factor(gram, lower=True), self._classes.sums.T)
         return self._classes.mask(self._features(x) @ self._weights)
+
+    def state(self) -> dict[str, FloatArray]:
+        """The class sums and G."""
+        return {**self._classes.state(), "gram": self._gram.copy()}
+
+    def restore(self, state: dict[str, FloatArray]) -> None:
+        """Continue from ``state``."""
+        self._classes.restore(state)
+        self._gram = state["gram"].copy()
+        self._weights = None

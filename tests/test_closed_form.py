@@ -112,3 +112,15 @@ def test_scores_follow_what_was_observed_since(name):
     before = learner.scores(x)
     learner.observe(x[100:], labels[100:])
     assert not np.allclose(before, learner.scores(x))
+
+
+@pytest.mark.parametrize("name", ["ncm", "slda", "ranpac"])
+def test_state_continues_the_stream(name):
+    x, labels = blobs()
+    whole = stream(build(name), x, labels, 50)
+    half = stream(build(name), x[:150], labels[:150], 50)
+    half.scores(x)  # weights solved before are not kept
+    other = build(name)
+    other.restore(half.state())
+    stream(other, x[150:], labels[150:], 50)
+    np.testing.assert_array_equal(other.scores(x), whole.scores(x))

@@ -1,0 +1,581 @@
+"""Every method of the paper's tables, told apart by data: ``MethodSettings``.
+
+=============  ======  ============  ========  ==================================================
+method         kind    memory        tasks     objective (to be minimised, −L_ll of the batch …)
+=============  ======  ============  ========  ==================================================
+``adam``       flow    none          given     alone
+``mtl``        flow    all           given     with a batch from every task seen so far
+``er``         flow    buffer        given     with a batch from every task's stored samples
+``hcl-gr``     flow    generative    given     − L_GR on samples of the snapshot
+``hcl-fr``     flow    functional    given     + α L_FR on samples of the snapshot
+``hcl-gr-ta``  flow    generative    detected  as hcl-gr, never told the task
+``hcl-fr-ta``  flow    functional    detected  as hcl-fr, never told the task
+``curl``       vae     generative    given     the VAE's bound, with samples of its snapshot
+``ncm``        ncm     none          given     closed form: nearest mean
+``slda``       slda    none          given     closed form: streaming LDA
+``ranpac``     ranpac  none          given     closed form: random projection, ridge
+=============  ======  ============  ========  ==================================================
+
+A learner's tasks are numbered in the order in which it added them. It holds one model and, for GR
+and FR, one snapshot, renewed at each change of task: memory does not grow with tasks.
+
+Paper: "the number of replay samples equal to the batch size for each of the previously observed
+tasks"; silent on how they are weighed. Here: L_GR and L_FR are means over all replay samples, as
+appendix C writes them (1/J Σ), so that all old tasks together weigh as much as the batch, times α;
+MTL and ER take the mean over batch and replay together, as one larger batch.
+
+Paper: silent on a task that comes back. Here: replay is for the other tasks only, because real
+samples of this one are at hand; the snapshot is renewed as at any change.
+
+Paper: silent on the optimiser at a change. Here: its state is kept; see ``docs/learning.md``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hcl.closed_form import ClosedForm
+from hcl.detection import DetectionSettings, Detector
+from hcl.model import HybridModel, Statistics
+from hcl.runs import NEW, RECURRING, SAME
+from hcl.streams import Batch, TaskBatch, TaskBatches
+from hcl.vae import SupervisedCURL, VAESettings
+
+Kind = Literal["flow", "vae", "ncm", "slda", "ranpac"]
+MemoryKind = Literal["none", "all", "buffer", "generative", "functional"]
+
+
+@dataclass(frozen=True)
+class MethodChanges:
+    """What a method may take differently on one benchmark; ``None`` keeps the method's own."""
+
+    alpha: float | None = None
+    buffer_size: int | None = None
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+    detection: DetectionSettings | None = None
+    vae: VAESettings | None = None
+    shrinkage: float | None = None
+    projections: int | None = None
+    ridge: float | None = None
+
+
+@dataclass(frozen=True)
+class MethodSettings:
+    """One method, by data; the table above lists the paper's.
+
+    Attributes:
+        kind: what learns: the paper's flow, CURL's VAE, or a closed form.
+        memory: what stands for old tasks while a new one is learned.
+        tasks: whether the learner is told the task of a batch, or detects changes itself.
+        alpha: α, the weight of L_FR.
+        buffer_size: samples stored for each task by ``buffer``.
+        learning_rate: instead of the benchmark's.
+        weight_decay: instead of the benchmark's.
+        detection: of ``tasks: detected``.
+        vae: of ``kind: vae``.
+        shrinkage: ε of ``slda``, relative to the mean variance.
+        projections: random features of ``ranpac``.
+        ridge: ρ of ``ranpac``, relative to the mean of G's diagonal.
+        on: changes for benchmarks, by name.
+    """
+
+    kind: Kind = "flow"
+    memory: MemoryKind = "none"
+    tasks: Literal["given", "detected"] = "given"
+    alpha: float = 1.0
+    buffer_size: int = 1000
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+    detection: DetectionSettings = field(default_factory=DetectionSettings)
+    vae: VAESettings = field(default_factory=VAESettings)
+    shrinkage: float = 1e-2
+    projections: int = 2000
+    ridge: float = 1e-2
+    on: dict[str, MethodChanges] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        allowed: dict[Kind, tuple[MemoryKind, ...]] = {
+            "flow": ("none", "all", "buffer", "generative", "functional"),
+            "vae": ("none", "generative"),
+        }
+        memories = allowed.get(self.kind, ("none",))
+        if self.memory not in memories:
+            raise ValueError(
+                f"memory: {self.memory} does not fit kind {self.kind}; allowed: "
+                f"{', '.join(memories)}."
+            )
+        if self.tasks == "detected" and (self.kind != "flow" or self.memory == "all"):
+            raise ValueError(
+                "tasks: detected needs kind flow, and a memory other than all; "
+                f"found {self.kind} and {self.memory}."
+            )
+        if self.alpha < 0:
+            raise ValueError(f"alpha: is {self.alpha}; expected 0 or more.")
+        if self.buffer_size < 1:
+            raise ValueError(f"buffer_size: is {self.buffer_size}; expected 1 or more.")
+        if self.projections < 1:
+            raise ValueError(f"projections: is {self.projections}; expected 1 or more.")
+        if not 0 <= self.shrinkage <= 1:
+            raise ValueError(f"shrinkage: is {self.shrinkage}; expected from 0 to 1.")
+        if not self.ridge > 0:
+            raise ValueError(f"ridge: is {self.ridge}; expected a number above 0.")
+
+    @property
+    def is_closed_form(self) -> bool:
+        """Whether each sample is to be seen once, however many epochs the stream has."""
+        return self.kind in ("ncm", "slda", "ranpac")
+
+    def for_benchmark(self, name: str) -> MethodSettings:
+        """The settings with the changes for this benchmark made, and nothing of the others."""
+        changes = dataclasses.asdict(self.on[name]) if name in self.on else {}
+        chosen = {
+            key: getattr(self.on[name], key) for key, value in changes.items() if value is not None
+        }
+        return dataclasses.replace(self, **chosen, on={})
+
+
+class Prediction(NamedTuple):
+    """A learner's answers: see ``hcl.runs`` for what each means."""
+
+    predicted_class: NDArray[np.int16]  # (n,)
+    predicted_task: NDArray[np.int16]
+    pair_class: NDArray[np.int16]
+
+
+class Evidence(NamedTuple):
+    """What a task-agnostic learner went by on one batch, for the trace."""
+
+    statistics: NDArray[np.float64]  # (3,) S1, S2, S3 of the batch for the task before the verdict
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    verdict: int
+
+
+class Observation(NamedTuple):
+    """What one batch left behind: its loss, and the evidence of a task-agnostic learner."""
+
+    loss: Tensor | None = None
+    evidence: Evidence | None = None
+
+
+class Learner(Protocol):
+    """What the training loop asks of a method."""
+
+    task: int  # the current one, −1 before the first
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that the learner knows."""
+
+    def observe(self, batch: Batch | TaskBatch) -> Observation:
+        """Learn from one batch."""
+
+    def predict(self, x: Tensor) -> Prediction:
+        """Classify samples, without being told their task."""
+
+    def state(self) -> dict[str, Any]:
+        """All that a checkpoint must hold to continue as if never stopped."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+
+
+class Replay(NamedTuple):
+    """Samples that stand for old tasks in one step."""
+
+    x: Tensor
+    y: Tensor
+    t: Tensor
+    z: Tensor | None = None  # the latents that the snapshot drew x from
+
+
+class Archive(Protocol):
+    """All tasks' training samples, for MTL, which may look at them again."""
+
+    def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
+        """``count`` samples of each task."""
+
+
+class Buffers:
+    """ER's stored samples: for each task a reservoir, each sample shown so far equally likely."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.x: list[Tensor] = []
+        self.y: list[Tensor] = []
+        self.seen: list[int] = []
+
+    def remember(self, task: int, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
+        """Offer a batch of ``task`` to its reservoir."""
+        while len(self.seen) <= task:
+            self.x.append(x.new_empty(self.size, *x.shape[1:]))
+            self.y.append(y.new_empty(self.size))
+            self.seen.append(0)
+        chance = torch.rand(len(x), generator=generator, device=generator.device).tolist()
+        for index, value in enumerate(chance):
+            # The first `size` samples fill it; the n-th then replaces one with probability size/n.
+            seen = self.seen[task]
+            slot = seen if seen < self.size else int(value * (seen + 1))
+            if slot < self.size:
+                self.x[task][slot] = x[index]
+                self.y[task][slot] = y[index]
+            self.seen[task] = seen + 1
+
+    def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
+        """``count`` stored samples of each task, with replacement."""
+        xs, ys = [], []
+        for task in tasks:
+            held = min(self.seen[task], self.size)
+            chosen = torch.randint(held, (count,), generator=generator, device=generator.device)
+            xs.append(self.x[task][chosen])
+            ys.append(self.y[task][chosen])
+        return TaskBatches(torch.cat(xs), torch.cat(ys))
+
+
+class FlowLearner:
+    """The hybrid model with one of five memories, told its tasks or detecting them.
+
+    Args:
+        model: without tasks yet.
+        settings: the method.
+        batch_size: replay samples for each old task.
+        learning_rate: of Adam.
+        weight_decay: of Adam (L2).
+        generator: for the means of new tasks, replay and buffers.
+        archive: of ``memory: all``.
+    """
+
+    def __init__(
+        self,
+        model: HybridModel,
+        settings: MethodSettings,
+        *,
+        batch_size: int,
+        learning_rate: float,
+        weight_decay: float,
+        generator: torch.Generator,
+        archive: Archive | None = None,
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.batch_size = batch_size
+        self.generator = generator
+        self.archive = archive
+        self.task = -1  # the current task
+        self.given: list[int] = []  # given[t]: the number under which task t was given
+        self.detector = Detector(settings.detection) if settings.tasks == "detected" else None
+        self.buffers = Buffers(settings.buffer_size) if settings.memory == "buffer" else None
+        self.snapshot: HybridModel | None = None
+        self.optimiser = torch.optim.Adam(
+            model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True
+        )
+        self._old = torch.empty(0, dtype=torch.int64)  # tasks other than the current, each repeated
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that the learner knows."""
+        return self.model.latent.num_tasks
+
+    def observe(self, batch: Batch | TaskBatch) -> Observation:
+        """One step of Adam on the batch and what stands for old tasks; first, whose batch it is."""
+        x, y = batch.x, batch.y
+        if isinstance(batch, TaskBatch):
+            if self.detector is not None:
+                raise TypeError("a learner that detects its tasks must not be handed them")
+            if self.task < 0 or self.given[self.task] != batch.task:
+                self._change_to(self.given.index(batch.task) if batch.task in self.given else None)
+                if self.num_tasks > len(self.given):
+                    self.given.append(batch.task)
+        elif self.detector is None:
+            raise TypeError("a learner that is told its tasks needs a TaskBatch")
+        elif self.task < 0:
+            self._change_to(None)
+        loss, statistics, z = self._objective(x, y)
+        evidence = None
+        if self.detector is not None:
+            evidence = self._judge(y, statistics, z)
+            if evidence.verdict != SAME:
+                loss, statistics, _ = self._objective(x, y)
+            self.detector.record(self.task, _sums(statistics), len(x))
+        if self.buffers is not None:
+            self.buffers.remember(self.task, x, y, self.generator)
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+        return Observation(loss.detach(), evidence)
+
+    def _objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Statistics, Tensor]:
+        """The method's loss; S1, S2, S3 of the batch for the current task; and its latents.
+
+        Batch and replay pass the flow together: one product a layer instead of two.
+        """
+        n = len(x)
+        replay = self._draw_replay()
+        z, log_det = self.model.flow(x if replay is None else torch.cat((x, replay.x)))
+        latent = self.model.latent
+        log_pz = latent.log_prob(z[:n], y, self.task)
+        statistics = Statistics(log_pz + log_det[:n], log_pz, log_det[:n])
+        log_px = statistics.log_px  # L_ll is its mean
+        if replay is None:
+            loss = -log_px.mean()
+        elif replay.z is not None and self.settings.memory == "functional":
+            functional_loss = (z[n:] - replay.z).square().sum(1).mean()  # L_FR
+            loss = -log_px.mean() + self.settings.alpha * functional_loss
+        else:
+            replay_log_px = latent.log_prob(z[n:], replay.y, replay.t) + log_det[n:]
+            if self.settings.memory == "generative":
+                loss = -log_px.mean() - replay_log_px.mean()  # −L_ll − L_GR
+            else:
+                loss = -torch.cat((log_px, replay_log_px)).mean()
+        return loss, statistics, z[:n].detach()
+
+    def _draw_replay(self) -> Replay | None:
+        """A batch's worth of samples for each task other than the current one."""
+        if self.settings.memory == "none" or not len(self._old):
+            return None
+        t = self._old
+        if self.snapshot is not None:  # y uniform over classes
+            y = torch.randint(
+                self.model.latent.num_classes, t.shape, generator=self.generator, device=t.device
+            )
+            x, z = self.snapshot.sample(y, t, self.generator)
+            return Replay(x, y, t, z)
+        old = [task for task in range(self.num_tasks) if task != self.task]
+        if self.buffers is not None:
+            drawn = self.buffers.draw(old, self.batch_size, self.generator)
+        else:
+            assert self.archive is not None
+            numbers = [self.given[task] for task in old]
+            drawn = self.archive.draw(numbers, self.batch_size, self.generator)
+        return Replay(drawn.x, drawn.y, t)
+
+    def _judge(self, y: Tensor, statistics: Statistics, z: Tensor) -> Evidence:
+        """The verdict on a batch (Section 4.2), from statistics taken before it is learned."""
+        assert self.detector is not None
+        n = len(y)
+        sums = _sums(statistics)
+        mean, std = self.detector.typical_set(self.task, n)
+        verdict = SAME
+        if self.detector.has_left(self.task, sums, n):
+            back = self.detector.came_back(self._sums_for_all(y, statistics, z), n, self.task)
+            verdict = NEW if back is None else RECURRING
+            self._change_to(back)
+        scale = self.batch_size / n
+        return Evidence(scale * sums, scale * mean, scale * std, verdict)
+
+    def _sums_for_all(self, y: Tensor, statistics: Statistics, z: Tensor) -> NDArray[np.float64]:
+        """S1, S2, S3 of the batch for each task, (T, 3)."""
+        log_det = statistics.log_det
+        rows = []
+        for task in range(self.num_tasks):
+            log_pz = self.model.latent.log_prob(z, y, task)
+            rows.append(_sums(Statistics(log_pz + log_det, log_pz, log_det)))
+        return np.stack(rows)
+
+    def _change_to(self, task: int | None) -> None:
+        """Go to an earlier task, or (``None``) add one; the snapshot is what was learned so far."""
+        if self.settings.memory in ("generative", "functional") and self.num_tasks > 0:
+            if self.snapshot is None:
+                self.snapshot = self.model.snapshot()
+            else:
+                self.snapshot.copy_from(self.model)
+        if task is None:
+            task = self.model.add_task(self.generator)
+            if self.detector is not None:
+                self.detector.add_task()
+        self.task = task
+        self._list_old()
+
+    def _list_old(self) -> None:
+        old = [task for task in range(self.num_tasks) if task != self.task]
+        device = self.model.latent.means.device
+        self._old = torch.tensor(old, dtype=torch.int64, device=device).repeat_interleave(
+            self.batch_size
+        )
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        """Bayes' rule: the class marginalised over tasks, and the likeliest pair."""
+        predicted = self.model.classify(x)
+        pair_class, pair_task = self.model.classify_pair(x)
+        return Prediction(*(_int16(v) for v in (predicted, pair_task, pair_class)))
+
+    def state(self) -> dict[str, Any]:
+        """Model, snapshot, optimiser, generator, buffers and windows."""
+        state: dict[str, Any] = {
+            "task": self.task,
+            "given": list(self.given),
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+        if self.snapshot is not None:
+            state["snapshot"] = self.snapshot.state_dict()
+        if self.buffers is not None:
+            state["buffers"] = {n: list(getattr(self.buffers, n)) for n in ("x", "y", "seen")}
+        if self.detector is not None:
+            state["windows"] = {
+                name: torch.from_numpy(value) for name, value in self.detector.state().items()
+            }
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+        self.task = state["task"]
+        self.given = list(state["given"])
+        _restore_model(self.model, state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.generator.set_state(state["generator"].cpu())
+        if "snapshot" in state:
+            self.snapshot = self.model.snapshot()
+            _restore_model(self.snapshot, state["snapshot"])
+        if self.buffers is not None:
+            for name, value in state["buffers"].items():
+                setattr(self.buffers, name, list(value))
+        if self.detector is not None:
+            self.detector.restore({n: v.cpu().numpy() for n, v in state["windows"].items()})
+        self._list_old()
+
+
+class VAELearner:
+    """Supervised CURL with generative replay, told when the task changes; it names no task."""
+
+    num_tasks: int = 0
+
+    def __init__(
+        self,
+        model: SupervisedCURL,
+        settings: MethodSettings,
+        *,
+        batch_size: int,
+        learning_rate: float,
+        weight_decay: float,
+        generator: torch.Generator,
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.batch_size = batch_size
+        self.generator = generator
+        self.task = -1
+        self.seen: list[int] = []  # the numbers of the tasks given so far
+        self.snapshot: SupervisedCURL | None = None
+        self.optimiser = torch.optim.Adam(
+            model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True
+        )
+
+    def observe(self, batch: Batch | TaskBatch) -> Observation:
+        """One step of Adam on the batch and, after the first task, the snapshot's samples."""
+        assert isinstance(batch, TaskBatch)
+        if batch.task != self.task:
+            if self.settings.memory == "generative" and self.seen:
+                self.snapshot = self.model.snapshot()
+            self.task = batch.task
+            if batch.task not in self.seen:
+                self.seen.append(batch.task)
+        loss = self.model.loss(batch.x, batch.y, self.generator).mean()
+        if self.snapshot is not None and len(self.seen) > 1:
+            count = self.batch_size * (len(self.seen) - 1)
+            device = batch.y.device
+            y = torch.randint(
+                self.model.num_classes, (count,), generator=self.generator, device=device
+            )
+            x = self.snapshot.sample(y, self.generator)
+            loss = loss + self.model.loss(x, y, self.generator).mean()
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+        return Observation(loss.detach())
+
+    def predict(self, x: Tensor) -> Prediction:
+        """argmax_y q(y | x); the task is undefined."""
+        predicted = _int16(self.model.classify(x))
+        return Prediction(predicted, np.full_like(predicted, -1), predicted)
+
+    def state(self) -> dict[str, Any]:
+        """Model, snapshot, optimiser and generator."""
+        state: dict[str, Any] = {
+            "task": self.task,
+            "seen": list(self.seen),
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+        if self.snapshot is not None:
+            state["snapshot"] = self.snapshot.state_dict()
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+        self.task = state["task"]
+        self.seen = list(state["seen"])
+        self.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.generator.set_state(state["generator"].cpu())
+        if "snapshot" in state:
+            self.snapshot = self.model.snapshot()
+            self.snapshot.load_state_dict(state["snapshot"])
+
+
+class ClosedFormLearner:
+    """A closed form over (class, task) pairs: each pair is one of its classes."""
+
+    def __init__(self, form: ClosedForm, num_classes: int) -> None:
+        self.form = form
+        self.num_classes = num_classes
+        self.task = -1
+        self.given: list[int] = []
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that the learner knows."""
+        return len(self.given)
+
+    def observe(self, batch: Batch | TaskBatch) -> Observation:
+        """Add the batch to the sums."""
+        assert isinstance(batch, TaskBatch)
+        if batch.task not in self.given:
+            self.given.append(batch.task)
+        self.task = self.given.index(batch.task)
+        self.form.observe(batch.x.numpy(), self.task * self.num_classes + batch.y.numpy())
+        return Observation()
+
+    def predict(self, x: Tensor) -> Prediction:
+        """The pair with the highest score, as class and task."""
+        pair = self.form.scores(x.numpy()).argmax(1)
+        of_class, task = (pair % self.num_classes), (pair // self.num_classes)
+        return Prediction(*(v.astype(np.int16) for v in (of_class, task, of_class)))
+
+    def state(self) -> dict[str, Any]:
+        """The sums."""
+        sums = {name: torch.from_numpy(value) for name, value in self.form.state().items()}
+        return {"task": self.task, "given": list(self.given), "form": sums}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+        self.task = state["task"]
+        self.given = list(state["given"])
+        self.form.restore({name: value.numpy() for name, value in state["form"].items()})
+
+
+def _sums(statistics: Statistics) -> NDArray[np.float64]:
+    """S1, S2, S3: sums over the batch, in double precision."""
+    return torch.stack([s.detach().double().sum() for s in statistics]).cpu().numpy()
+
+
+def _restore_model(model: HybridModel, state: dict[str, Tensor]) -> None:
+    """Weights, and the means of as many tasks as there were."""
+    model.latent.means = torch.empty_like(state["latent.means"], device=model.latent.means.device)
+    model.load_state_dict(state)
+
+
+def _int16(values: Tensor) -> NDArray[np.int16]:
+    return values.cpu().numpy().astype(np.int16)

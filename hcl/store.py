@@ -1,0 +1,95 @@
+"""Finished and unfinished runs, kept between invocations under what determines their result.
+
+DVC removes a stage's outputs before it runs, so that work which should survive lives apart from
+them: ``.hcl/runs/<fingerprint>/`` holds a finished run, or the checkpoint of one that was stopped.
+A fingerprint is taken over settings, seed, data, library versions and the source of every module
+that training uses: a changed line of code never meets the results of the old one.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hcl.files import fingerprint, remove, replacing
+from hcl.tasks import Benchmark
+
+STORE = Path(".hcl") / "runs"
+
+
+def source_digest(module: str) -> str:
+    """SHA-256 over the source of a module of this package and all that it imports from it."""
+    package = Path(__file__).parent
+    waiting, sources = [module], {}
+    while waiting:
+        name = waiting.pop()
+        path = package / f"{name}.py"
+        if name in sources or not path.exists():
+            continue
+        text = path.read_text(encoding="utf-8")
+        sources[name] = hashlib.sha256(text.encode()).hexdigest()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module == package.name:
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                f"{package.name}."
+            ):
+                waiting.append(str(node.module).split(".")[1])
+    return fingerprint(sources)
+
+
+def benchmark_digest(benchmark: Benchmark) -> str:
+    """SHA-256 over what a learner is shown and tested on."""
+    digest = hashlib.sha256()
+    for task in benchmark.tasks:
+        for part in (task.train, task.test):
+            digest.update(part.rows.tobytes())
+            digest.update(part.y.tobytes())
+    about: Mapping[str, Any] = {
+        "arrays": digest.hexdigest(),
+        "sizes": [[len(task.train.y), len(task.test.y)] for task in benchmark.tasks],
+        "datasets": [task.dataset for task in benchmark.tasks],
+        "classes": [list(task.classes) for task in benchmark.tasks],
+        "stream": [[segment.task, segment.epochs] for segment in benchmark.stream],
+        "sources": [[source.dataset, source.content_sha256] for source in benchmark.sources],
+    }
+    return fingerprint(about)
+
+
+class Entry:
+    """The place of one run in the store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = folder / "run.h5"  # there once the run is finished, never before
+        self.model = folder / "model.safetensors"
+        self.checkpoint = folder / "checkpoint.pt"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run is there."""
+        return self.run.exists()
+
+    def clean(self) -> None:
+        """Drop what only an unfinished run needs."""
+        remove(self.checkpoint)
+
+    def deliver(self, out: Path, name: str) -> None:
+        """Put the run, and its model if it has one, into the folder ``out``."""
+        place(self.run, out / f"{name}.h5")
+        if self.model.exists():
+            place(self.model, out / f"{name}.safetensors")
+
+
+def place(source: Path, target: Path) -> None:
+    """A hard link where the file system allows one, else a copy; whole or not at all."""
+    with replacing(target) as partial:
+        try:
+            os.link(source, partial)
+        except OSError:
+            shutil.copyfile(source, partial)

@@ -1,0 +1,172 @@
+"""The stream: batches of a benchmark, one stretch after the other, in an order that a seed fixes.
+
+A learner is handed a ``Batch``; only one that is told its tasks gets a ``TaskBatch``.
+
+Paper: batches of 32. Here: an epoch over n samples is cut into round(n / 32) batches whose sizes
+differ by one at most, because a last batch of a few samples would be a noisy gradient, and a
+statistic unlike those in the detector's window. Every sample is shown once an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hcl.embeddings import Embeddings
+from hcl.errors import HCLError
+from hcl.tasks import Benchmark, Part, Task
+
+SHUFFLE = 1  # keeps the generator of the order apart from others of the same seed
+
+
+class Batch(NamedTuple):
+    """What a task-agnostic learner sees: samples and labels, nothing of the task."""
+
+    x: Tensor  # (n, D)
+    y: Tensor  # (n,)
+
+
+class TaskBatch(NamedTuple):
+    """What a learner sees that is told the task."""
+
+    x: Tensor
+    y: Tensor
+    task: int  # the benchmark's number
+
+    def without_task(self) -> Batch:
+        """The same samples for a learner that is not told."""
+        return Batch(self.x, self.y)
+
+
+def batch_bounds(samples: int, batch_size: int) -> NDArray[np.int64]:
+    """Where batches begin and end: round(samples / batch_size) of them, as equal as can be."""
+    batches = max(1, round(samples / batch_size))
+    return np.arange(batches + 1) * samples // batches
+
+
+class Stream:
+    """A benchmark's samples, gathered batch by batch from the embedding files.
+
+    The files are mapped from disk: every process that trains on them shares one copy in memory.
+
+    Args:
+        benchmark: tasks and their order.
+        embeddings: one for each source of the benchmark.
+        batch_size: samples in a batch, give or take one.
+        seed: of the order of samples within an epoch.
+        device: where the batches are wanted.
+    """
+
+    def __init__(
+        self,
+        benchmark: Benchmark,
+        embeddings: Mapping[str, Embeddings],
+        *,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        check_sources(benchmark, embeddings)
+        self.benchmark = benchmark
+        self.batch_size = batch_size
+        self.seed = seed
+        self.device = device
+        self._embeddings = embeddings
+        self.size: int = embeddings[benchmark.sources[0].dataset].x.shape[1]
+
+    def bounds(self, segment: int) -> NDArray[np.int64]:
+        """Where the batches of one epoch of a stretch begin and end."""
+        task = self.benchmark.tasks[self.benchmark.stream[segment].task]
+        return batch_bounds(len(task.train.rows), self.batch_size)
+
+    def num_batches(self, segment: int, epochs: int | None = None) -> int:
+        """Batches that the stretch shows in all."""
+        epochs = self.benchmark.stream[segment].epochs if epochs is None else epochs
+        return epochs * (len(self.bounds(segment)) - 1)
+
+    def batches(
+        self, segment: int, first: int = 0, epochs: int | None = None
+    ) -> Iterator[TaskBatch]:
+        """The stretch's batches from number ``first`` on.
+
+        The order of an epoch depends on the seed, the stretch and the epoch alone, so that a run
+        can be taken up at any batch. ``epochs`` replaces the stretch's own number.
+        """
+        number = self.benchmark.stream[segment].task
+        task = self.benchmark.tasks[number]
+        bounds = self.bounds(segment)
+        per_epoch = len(bounds) - 1
+        total = self.num_batches(segment, epochs)
+        order: NDArray[np.int64] | None = None
+        for index in range(first, total):
+            epoch, batch = divmod(index, per_epoch)
+            if order is None or batch == 0:
+                generator = np.random.default_rng([self.seed, SHUFFLE, segment, epoch])
+                order = generator.permutation(len(task.train.rows))
+            chosen = order[bounds[batch] : bounds[batch + 1]]
+            x, y = self._gather(task, task.train, chosen)
+            yield TaskBatch(x, y, number)
+
+    def first_samples(self, count: int) -> TaskBatch:
+        """Up to ``count`` training samples of the first task: for what is fitted on it alone."""
+        number = self.benchmark.stream[0].task
+        task = self.benchmark.tasks[number]
+        generator = np.random.default_rng([self.seed, SHUFFLE])
+        chosen = generator.permutation(len(task.train.rows))[:count]
+        return TaskBatch(*self._gather(task, task.train, chosen), number)
+
+    def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
+        """``count`` training samples of each task, with replacement: what MTL may look at."""
+        parts = []
+        for number in tasks:
+            task = self.benchmark.tasks[number]
+            chosen = torch.randint(
+                len(task.train.rows), (count,), generator=generator, device=generator.device
+            )
+            parts.append(self._gather(task, task.train, chosen.cpu().numpy()))
+        return TaskBatches(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
+
+    def test_samples(self, at_once: int = 1024) -> Iterator[Tensor]:
+        """The tasks' test samples one after the other, in the order of the tasks."""
+        for task in self.benchmark.tasks:
+            for start in range(0, len(task.test.rows), at_once):
+                chosen = np.arange(start, min(start + at_once, len(task.test.rows)))
+                yield self._gather(task, task.test, chosen)[0]
+
+    def _gather(self, task: Task, part: Part, chosen: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        x = torch.from_numpy(self._embeddings[task.dataset].x[part.rows[chosen]])
+        y = torch.from_numpy(part.y[chosen])
+        return x.to(self.device), y.to(self.device)
+
+
+class TaskBatches(NamedTuple):
+    """Samples of several tasks, one task after the other, as many of each."""
+
+    x: Tensor
+    y: Tensor
+
+
+def check_sources(benchmark: Benchmark, embeddings: Mapping[str, Embeddings]) -> None:
+    """The tasks' rows point into these very embeddings; all have the same number of features."""
+    sizes = {}
+    for source in benchmark.sources:
+        if source.dataset not in embeddings:
+            raise HCLError(f"{benchmark.name}: no embeddings of {source.dataset} were given.")
+        found = embeddings[source.dataset]
+        if found.attributes["content_sha256"] != source.content_sha256:
+            raise HCLError(
+                f"{benchmark.name}: its tasks were made for other embeddings of {source.dataset} "
+                "than those given (their SHA-256 differs). Rerun split."
+            )
+        sizes[source.dataset] = found.x.shape[1]
+    if len(set(sizes.values())) != 1:
+        listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise HCLError(
+            f"{benchmark.name}: embeddings differ in their number of features ({listed}); "
+            "extract all of them with one backbone."
+        )

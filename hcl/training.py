@@ -1,0 +1,436 @@
+"""The training loop: a learner, a stream, and a checkpoint from which a stopped run goes on.
+
+``train_seed`` is the loop, the same for every method; ``train`` runs it for several seeds side by
+side and keeps what is finished, so that an added seed trains only itself.
+
+What is fitted once, on the first task alone: the scaling of the inputs. Paper: silent. Here: the
+flow's own first layer (``hcl.flows``), set from up to 4,096 training samples of the first task
+and never changed, because whatever moves later moves all old tasks' latents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import joblib
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from torch import Tensor
+
+from hcl import __version__, store
+from hcl.closed_form import ClosedForm, NearestMean, RandomProjectionRidge, StreamingLDA
+from hcl.embeddings import Embeddings
+from hcl.errors import HCLError
+from hcl.files import fingerprint, replacing
+from hcl.flows import FlowSettings
+from hcl.learners import (
+    ClosedFormLearner,
+    FlowLearner,
+    Learner,
+    MethodSettings,
+    Observation,
+    Prediction,
+    VAELearner,
+)
+from hcl.model import build_model
+from hcl.model_file import save_model
+from hcl.progress import bar
+from hcl.runs import Run, Trace, write_run
+from hcl.streams import Stream, check_sources
+from hcl.tasks import Benchmark
+from hcl.vae import SupervisedCURL
+from hcl.vector_flows import RealNVP
+
+FITTING_SAMPLES = 4096  # of the first task, for the scaling
+CLOSED_FORM_BATCH = 1024  # sums do not depend on it; larger products are faster
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a benchmark is trained, whatever the method.
+
+    Attributes:
+        batch_size: samples a step; also replay samples for each old task.
+        learning_rate: of Adam. Paper: silent.
+        weight_decay: of Adam, as an L2 term.
+        scaling: of the inputs, fitted on the first task: ``global`` subtracts each feature's mean
+            and divides by one number; ``standard`` divides by each feature's standard deviation,
+            at least a tenth of the root mean square of them all; ``none`` leaves them alone.
+        mean_scale: standard deviation of each entry of a random mean μ_{y,t}.
+        device: ``auto`` takes a GPU if there is one.
+        save_model: whether the last model of each run is kept beside it.
+        checkpoint_every: steps between checkpoints; one is also written after each stretch.
+    """
+
+    batch_size: int = 32
+    learning_rate: float = 1e-4
+    weight_decay: float = 1e-4
+    scaling: Literal["global", "standard", "none"] = "global"
+    mean_scale: float = 1.0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    save_model: bool = False
+    checkpoint_every: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: is {getattr(self, name)}; expected 1 or more.")
+        for name in ("learning_rate", "mean_scale"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: is {getattr(self, name)}; expected a number above 0.")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay: is {self.weight_decay}; expected 0 or more.")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: everything that determines its result, and where its checkpoint lives."""
+
+    benchmark: Benchmark
+    embeddings: Mapping[str, Embeddings]
+    name: str  # of the method
+    method: MethodSettings  # with the benchmark's changes made
+    flow: FlowSettings
+    training: TrainingSettings
+    seed: int
+
+    def settings(self) -> dict[str, Any]:
+        """What a run file says of its settings."""
+        training = dataclasses.asdict(self.training)
+        del training["checkpoint_every"]  # no influence on the result
+        method = dataclasses.asdict(self.method)
+        del method["on"]
+        return {"method": method, "flow": dataclasses.asdict(self.flow), "training": training}
+
+    def fingerprint(self) -> str:
+        """The key of the run in the store."""
+        return fingerprint(
+            {
+                "benchmark": self.benchmark.name,
+                "tasks": store.benchmark_digest(self.benchmark),
+                "method": self.name,
+                "settings": self.settings(),
+                "seed": self.seed,
+                "device": self.device.type,
+                "versions": versions(),
+                "source": store.source_digest("training"),
+            }
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the flow is trained; closed forms stay on the CPU."""
+        return (
+            torch.device("cpu") if self.method.is_closed_form else pick_device(self.training.device)
+        )
+
+
+def versions() -> dict[str, str]:
+    """The libraries that a result depends on."""
+    return {"hcl": __version__, "numpy": np.__version__, "torch": str(torch.__version__)}
+
+
+def pick_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """The device of that name; ``cuda`` without one is an error."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise HCLError("device is cuda, but torch finds no GPU. Take device: auto or cpu.")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def train(
+    benchmark: Benchmark,
+    embeddings: Mapping[str, Embeddings],
+    name: str,
+    method: MethodSettings,
+    flow: FlowSettings,
+    training: TrainingSettings,
+    seeds: Sequence[int],
+    out: Path,
+    kept: Path = store.STORE,
+) -> None:
+    """Train a method with several seeds side by side, and write ``seed-<s>.h5`` into ``out``.
+
+    Runs that are finished already are taken from the store, stopped ones go on from there.
+
+    Args:
+        benchmark: what is learned.
+        embeddings: of the benchmark's sources.
+        name: of the method.
+        method: its settings.
+        flow: the flow's size.
+        training: how it is trained.
+        seeds: one run each.
+        out: folder for the run files.
+        kept: the store.
+    """
+    check_sources(benchmark, embeddings)
+    method = method.for_benchmark(benchmark.name)
+    jobs = [Job(benchmark, embeddings, name, method, flow, training, seed) for seed in seeds]
+    entries = [store.Entry(kept / job.fingerprint()) for job in jobs]
+    waiting = [(j, e) for j, e in zip(jobs, entries, strict=True) if not e.is_finished]
+    workers = min(len(waiting), available_cores())
+    # Forked processes are there at once and share what is imported; a GPU does not survive a fork.
+    backend = "loky" if any(j.device.type == "cuda" for j, _ in waiting) else "multiprocessing"
+    joblib.Parallel(n_jobs=max(workers, 1), backend=backend)(
+        joblib.delayed(_train_into)(job, entry.folder, position)
+        for position, (job, entry) in enumerate(waiting)
+    )
+    with replacing(out) as partial:
+        partial.mkdir(parents=True)
+        for job, entry in zip(jobs, entries, strict=True):
+            entry.deliver(partial, f"seed-{job.seed}")
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _train_into(job: Job, folder: Path, position: int = 0) -> None:
+    """Train one run in this process and leave it in the store."""
+    entry = store.Entry(folder)
+    with one_thread():
+        run, learner = train_seed(job, entry.checkpoint, position)
+    if job.training.save_model and isinstance(learner, FlowLearner):
+        about = {"benchmark": job.benchmark.name, "method": job.name, "seed": job.seed}
+        save_model(entry.model, learner.model, about)
+    write_run(entry.run, run)
+    entry.clean()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread, and no denormals: the same result alone or beside other runs, and faster.
+
+    A step at batch 32 is bound by memory, so that runs side by side do more than threads within
+    one; Adam's moments of old tasks decay into denormal numbers, which are slow.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(False)
+
+
+@dataclass
+class Progress:
+    """How far a run has come, and what it has left behind: all but the learner itself."""
+
+    segment: int = 0
+    batch: int = 0  # within the segment
+    predictions: list[Prediction] = field(default_factory=list)
+    added_in: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    trace: list[tuple[float, ...]] = field(default_factory=list)  # a row of _trace_row each
+
+
+def train_seed(job: Job, checkpoint: Path | None = None, position: int = 0) -> tuple[Run, Learner]:
+    """Train one run from top to bottom, or from its checkpoint on."""
+    stream = Stream(
+        job.benchmark,
+        job.embeddings,
+        batch_size=CLOSED_FORM_BATCH if job.method.is_closed_form else job.training.batch_size,
+        seed=job.seed,
+        device=job.device,
+    )
+    learner = build_learner(job, stream)
+    epochs = 1 if job.method.is_closed_form else None  # each sample once
+    segments = range(len(job.benchmark.stream))
+    total = sum(stream.num_batches(j, epochs) for j in segments)
+    progress = Progress()
+    if checkpoint is not None and checkpoint.exists():
+        progress = _load(checkpoint, learner)
+    done = progress.batch + sum(stream.num_batches(j, epochs) for j in range(progress.segment))
+    steps = bar(
+        total=total,
+        initial=done,
+        desc=f"{job.name} seed {job.seed}",
+        unit="step",
+        position=position,
+        leave=False,
+    )
+    while progress.segment < len(segments):
+        segment = progress.segment
+        for batch in stream.batches(segment, progress.batch, epochs):
+            told = batch if job.method.tasks == "given" else batch.without_task()
+            seen = learner.observe(told)
+            _note(progress, seen, segment, batch.task, learner, job)
+            progress.batch += 1
+            steps.update()
+            done += 1
+            if checkpoint is not None and done % job.training.checkpoint_every == 0:
+                _save(checkpoint, progress, learner)
+        progress.predictions.append(_predict(learner, stream))
+        progress.segment, progress.batch = segment + 1, 0
+        if checkpoint is not None:
+            _save(checkpoint, progress, learner)
+    steps.close()
+    return _finish(job, progress), learner
+
+
+def build_learner(job: Job, stream: Stream) -> Learner:
+    """The learner of a method, with its inputs' scaling fitted on the first task."""
+    method, training = job.method, job.training
+    classes = job.benchmark.num_classes
+    if method.is_closed_form:
+        return ClosedFormLearner(_closed_form(method, stream.size, job.seed), classes)
+    weights, draws = (_generator(job.seed, purpose, job.device) for purpose in (2, 3))
+    options: dict[str, Any] = {
+        "batch_size": training.batch_size,
+        "learning_rate": method.learning_rate or training.learning_rate,
+        "weight_decay": (
+            training.weight_decay if method.weight_decay is None else method.weight_decay
+        ),
+        "generator": draws,
+    }
+    first = stream.first_samples(FITTING_SAMPLES).x
+    if method.kind == "vae":
+        vae = SupervisedCURL(method.vae, stream.size, classes, weights).to(job.device)
+        vae.set_scaling(*scaling_of(first, training.scaling))
+        return VAELearner(vae, method, **options)
+    model = build_model(job.flow, (stream.size,), classes, weights, training.mean_scale)
+    model.to(job.device)
+    if isinstance(model.flow, RealNVP):
+        model.flow.set_scaling(*scaling_of(first, training.scaling))
+    else:
+        model.flow.initialise(first)
+    archive = stream if method.memory == "all" else None
+    return FlowLearner(model, method, archive=archive, **options)
+
+
+def _closed_form(method: MethodSettings, size: int, seed: int) -> ClosedForm:
+    if method.kind == "ncm":
+        return NearestMean(size)
+    if method.kind == "slda":
+        return StreamingLDA(size, method.shrinkage)
+    generator = np.random.default_rng([seed, 2])
+    return RandomProjectionRidge(size, method.projections, method.ridge, generator)
+
+
+def _generator(seed: int, purpose: int, device: torch.device) -> torch.Generator:
+    """A generator of its own for each purpose: methods of one seed start from the same weights."""
+    state = np.random.SeedSequence([seed, purpose]).generate_state(1, np.uint64)[0]
+    return torch.Generator(device).manual_seed(int(state >> np.uint64(1)))
+
+
+def scaling_of(x: Tensor, kind: Literal["global", "standard", "none"]) -> tuple[Tensor, Tensor]:
+    """Shift and scale of the inputs, fitted on ``x``."""
+    if kind == "none":
+        return torch.zeros(x.shape[1]), torch.ones(x.shape[1])
+    shift = x.mean(0)
+    variance = (x - shift).square().mean(0)
+    overall = variance.mean().sqrt().clamp(min=1e-6)
+    if kind == "global":
+        return shift, overall.expand(x.shape[1])
+    return shift, variance.sqrt().clamp(min=0.1 * overall)
+
+
+def _note(
+    progress: Progress,
+    seen: Observation,
+    segment: int,
+    true_task: int,
+    learner: Learner,
+    job: Job,
+) -> None:
+    """Keep what one batch left behind; a loss that is not finite ends the run."""
+    while len(progress.added_in) < learner.num_tasks:
+        progress.added_in.append(segment)
+    if seen.loss is not None:
+        loss = float(seen.loss)
+        if not np.isfinite(loss):
+            raise HCLError(
+                f"{job.name} on {job.benchmark.name}, seed {job.seed}: the loss is {loss} at step "
+                f"{len(progress.losses)}, in stretch {segment + 1} of the stream (task "
+                f"{true_task + 1}). "
+                f"Try a lower learning_rate than {_rate(job)}, or another scaling than "
+                f"{job.training.scaling}."
+            )
+        progress.losses.append(loss)
+    if seen.evidence is not None:
+        evidence = seen.evidence
+        numbers = (*evidence.statistics, *evidence.mean, *evidence.std)
+        progress.trace.append((segment, true_task, learner.task, *numbers, evidence.verdict))
+
+
+def _rate(job: Job) -> float:
+    return job.method.learning_rate or job.training.learning_rate
+
+
+def _predict(learner: Learner, stream: Stream) -> Prediction:
+    parts = [learner.predict(x) for x in stream.test_samples()]
+    return Prediction(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _finish(job: Job, progress: Progress) -> Run:
+    answers = [np.stack(column) for column in zip(*progress.predictions, strict=True)]
+    trace = None
+    if job.method.tasks == "detected":
+        rows: NDArray[np.float64] = np.array(progress.trace)
+        trace = Trace(
+            segment=rows[:, 0].astype(np.int16),
+            true_task=rows[:, 1].astype(np.int16),
+            learner_task=rows[:, 2].astype(np.int16),
+            statistics=rows[:, 3:6].astype(np.float32),
+            mean=rows[:, 6:9].astype(np.float32),
+            std=rows[:, 9:12].astype(np.float32),
+            verdict=rows[:, 12].astype(np.int8),
+        )
+    return Run(
+        benchmark=job.benchmark.name,
+        method=job.name,
+        seed=job.seed,
+        settings=job.settings(),
+        fingerprint=job.fingerprint(),
+        versions=versions(),
+        predicted_class=answers[0],
+        predicted_task=answers[1],
+        pair_class=answers[2],
+        added_in=np.array(progress.added_in, np.int16),
+        loss=np.array(progress.losses, np.float32) if progress.losses else None,
+        trace=trace,
+    )
+
+
+def _save(path: Path, progress: Progress, learner: Learner) -> None:
+    """Write a checkpoint, whole or not at all: the one before it stands until then."""
+    state = {
+        "learner": learner.state(),
+        "segment": progress.segment,
+        "batch": progress.batch,
+        "predictions": [[torch.from_numpy(a) for a in p] for p in progress.predictions],
+        "added_in": list(progress.added_in),
+        "losses": torch.tensor(progress.losses, dtype=torch.float64),
+        "trace": torch.tensor(progress.trace, dtype=torch.float64),
+    }
+    with replacing(path) as partial:
+        torch.save(state, partial)
+
+
+def _load(path: Path, learner: Learner) -> Progress:
+    state = torch.load(path, weights_only=True)
+    learner.restore(state["learner"])
+    return Progress(
+        segment=state["segment"],
+        batch=state["batch"],
+        predictions=[Prediction(*(a.numpy() for a in p)) for p in state["predictions"]],
+        added_in=list(state["added_in"]),
+        losses=state["losses"].tolist(),
+        trace=[tuple(row) for row in state["trace"].tolist()],
+    )

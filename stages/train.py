@@ -1,0 +1,53 @@
+"""``hcl train``: learn the tasks of a benchmark one after another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hcl.errors import HCLError
+from hcl.settings import build, load_yaml, section
+from stages import options
+
+
+@click.command(cls=options.Command)
+@options.params
+@click.option("--benchmark", required=True, help="Name of the benchmark, a key of `benchmarks`.")
+@click.option("--method", required=True, help="Name of the method, a key of `methods`.")
+@click.option("--tasks", type=options.PATH, required=True, help="Tasks file of the benchmark.")
+@click.option(
+    "--embeddings", type=options.PATH, required=True, help="Folder with the embedding files."
+)
+@click.option("--out", type=options.PATH, required=True, help="Folder to write, one run a seed.")
+def command(
+    params: Path, benchmark: str, method: str, tasks: Path, embeddings: Path, out: Path
+) -> None:
+    """Learn the tasks of a benchmark one after another with one method.
+
+    Trains every seed, side by side, and writes the answers on all tasks' test samples after each
+    stretch of the stream. What is finished or was stopped is kept in `.hcl/runs` and not trained
+    again.
+    """
+    values = load_yaml(params)
+    of_benchmark = section(values, f"benchmarks.{benchmark}", params)
+    of_method = section(values, f"methods.{method}", params)
+
+    from hcl.embeddings import read
+    from hcl.flows import FlowSettings
+    from hcl.learners import MethodSettings
+    from hcl.tasks import read_benchmark
+    from hcl.training import TrainingSettings, train
+
+    key = f"benchmarks.{benchmark}"
+    flow = build(FlowSettings, of_benchmark.get("flow", {}), params, f"{key}.flow")
+    training = build(TrainingSettings, of_benchmark.get("training", {}), params, f"{key}.training")
+    settings = build(MethodSettings, of_method, params, f"methods.{method}")
+    seeds = build(tuple[int, ...], section(values, "seeds", params), params, "seeds")
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise HCLError(f"{params}: seeds is {list(seeds)}; expected one or more, each once.")
+    stream = read_benchmark(tasks)
+    if stream.name != benchmark:
+        raise HCLError(f"{tasks}: holds the tasks of {stream.name}, expected {benchmark}.")
+    sources = {s.dataset: read(embeddings / f"{s.dataset}.h5") for s in stream.sources}
+    train(stream, sources, method, settings, flow, training, seeds, out)
