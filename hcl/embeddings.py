@@ -1,0 +1,197 @@
+"""The embedding file: one HDF5 layout, written by extract and read by everything after it.
+
+Layout ``hcl-embeddings/1``, n samples, every dataset contiguous (so that equal data gives equal
+bytes, and several processes share one copy of it in memory):
+
+- ``x`` float32 (n, D); ``y`` int64 (n,), 0-based class; ``split`` uint8 (n,), 0 train, 1 test;
+- the attributes of ``ATTRIBUTES``, all of them text. ``docs/embeddings.md`` says what each holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from hcl.errors import HCLError
+from hcl.files import fingerprint, replacing
+
+FORMAT = "hcl-embeddings/1"
+TRAIN, TEST = 0, 1
+
+# What made the file, in the order in which it is written; the fingerprint is taken over these.
+PROVENANCE = (
+    "format",
+    "dataset",
+    "classes",
+    "backbone",
+    "weights",
+    "weights_sha256",
+    "transform",
+    "data_sha256",
+    "versions",
+    "settings",
+)
+ATTRIBUTES = (*PROVENANCE, "fingerprint", "content_sha256")
+_AT_ONCE = 1 << 24  # bytes of x in memory while it is checked or copied
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """A whole embedding file; ``x`` is mapped from disk, read-only, shared between processes."""
+
+    x: NDArray[np.float32]  # (n, D)
+    y: NDArray[np.int64]
+    split: NDArray[np.uint8]
+    attributes: dict[str, str]
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, in the order of the labels."""
+        names: list[str] = json.loads(self.attributes["classes"])
+        return names
+
+
+def provenance_fingerprint(attributes: Mapping[str, str]) -> str:
+    """SHA-256 over what made the file: the key by which unfinished work is found again."""
+    return fingerprint({name: attributes[name] for name in PROVENANCE})
+
+
+def write(
+    path: str | Path,
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    split: NDArray[np.uint8],
+    provenance: Mapping[str, str],
+) -> None:
+    """Write an embedding file, a part of ``x`` in memory at a time; it appears whole or not at all.
+
+    Raises ``HCLError`` where a value of ``x`` is not finite.
+    """
+    attributes = {"format": FORMAT, **provenance}
+    attributes["fingerprint"] = provenance_fingerprint(attributes)
+    with replacing(path) as partial, h5py.File(partial, "w") as file:
+        data = file.create_dataset("x", x.shape, np.float32)
+        digest = _Digest(x.shape)
+        for start, stop in _parts(x):
+            part = np.ascontiguousarray(x[start:stop], np.float32)
+            _check_finite(part, start, path)
+            data[start:stop] = part
+            digest.update(part)
+        file.create_dataset("y", data=y, dtype=np.int64)
+        file.create_dataset("split", data=split, dtype=np.uint8)
+        attributes["content_sha256"] = digest.finish(y, split)
+        for name in ATTRIBUTES:
+            file.attrs[name] = attributes[name]
+
+
+def read(path: str | Path) -> Embeddings:
+    """Read an embedding file and check all of it; any fault is an ``HCLError``.
+
+    Checked are layout, shapes, dtypes, labels, split, the fingerprint, that every value is finite,
+    and the SHA-256 of the content. Memory stays flat: ``x`` is mapped and read a part at a time.
+    """
+    path = Path(path)
+    try:
+        with h5py.File(path, "r") as file:
+            embeddings = _load(file, path)
+    except FileNotFoundError:
+        raise HCLError(f"{path}: no such embedding file. {_rerun(path)}") from None
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise _broken(path, f"it cannot be read ({reason})") from error
+    _check_labels(embeddings, path)
+    digest = _Digest(embeddings.x.shape)
+    for start, stop in _parts(embeddings.x):
+        part = embeddings.x[start:stop]
+        _check_finite(part, start, path)
+        digest.update(part)
+    if digest.finish(embeddings.y, embeddings.split) != embeddings.attributes["content_sha256"]:
+        raise _broken(path, "its content does not have the SHA-256 that it names")
+    return embeddings
+
+
+def _load(file: h5py.File, path: Path) -> Embeddings:
+    form = file.attrs.get("format")
+    if form != FORMAT:
+        raise _broken(path, f"its format is {form!r}, expected {FORMAT!r}")
+    attributes = {}
+    for name in ATTRIBUTES:
+        value = file.attrs.get(name)
+        if not isinstance(value, str):
+            raise _broken(path, f"the attribute {name} is missing")
+        attributes[name] = value
+    if provenance_fingerprint(attributes) != attributes["fingerprint"]:
+        raise _broken(path, "its fingerprint does not fit the settings that it names")
+    for name, dtype, dimensions in (("x", "float32", 2), ("y", "int64", 1), ("split", "uint8", 1)):
+        if name not in file:
+            raise _broken(path, f"the dataset {name} is missing")
+        data = file[name]
+        if data.dtype != dtype or data.ndim != dimensions:
+            shape = "(n, D)" if dimensions == 2 else "(n,)"
+            raise _broken(path, f"{name} is {data.dtype} {data.shape}, expected {dtype} {shape}")
+        if data.size == 0:
+            raise _broken(path, f"{name} is empty")
+    x, y, split = file["x"], file["y"][...], file["split"][...]
+    if not len(x) == len(y) == len(split):
+        raise _broken(path, f"x, y and split have {len(x)}, {len(y)} and {len(split)} rows")
+    offset = x.id.get_offset()
+    if offset is None:
+        raise _broken(path, "x is not stored contiguously")
+    return Embeddings(np.memmap(path, x.dtype, "r", offset, x.shape), y, split, attributes)
+
+
+def _check_labels(embeddings: Embeddings, path: Path) -> None:
+    try:
+        classes = embeddings.classes
+    except ValueError:
+        classes = None
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise _broken(path, "its attribute classes is not a JSON list of names")
+    low, high = int(embeddings.y.min()), int(embeddings.y.max())
+    if low < 0 or high >= len(classes):
+        raise _broken(path, f"labels are {low}…{high}, but it names {len(classes)} classes")
+    if embeddings.split.max() > TEST:
+        highest = embeddings.split.max()
+        raise _broken(path, f"split holds {highest}; allowed are 0 (train) and 1 (test)")
+
+
+def _check_finite(part: NDArray[np.float32], start: int, path: str | Path) -> None:
+    finite = np.isfinite(part).all(axis=1)
+    if not finite.all():
+        raise _broken(Path(path), f"row {start + int(np.argmin(finite))} of x is not finite")
+
+
+def _parts(x: NDArray[Any]) -> list[tuple[int, int]]:
+    step = max(1, _AT_ONCE // (4 * x.shape[1]))
+    return [(start, min(start + step, len(x))) for start in range(0, len(x), step)]
+
+
+class _Digest:
+    """SHA-256 over the shape of ``x``, then the bytes of ``x``, ``y`` and ``split`` in C order."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._hash = hashlib.sha256(f"{list(shape)}\n".encode())
+
+    def update(self, part: NDArray[Any]) -> None:
+        self._hash.update(memoryview(part.reshape(-1).view(np.uint8)))
+
+    def finish(self, y: NDArray[np.int64], split: NDArray[np.uint8]) -> str:
+        self.update(np.ascontiguousarray(y, np.int64))
+        self.update(np.ascontiguousarray(split, np.uint8))
+        return self._hash.hexdigest()
+
+
+def _broken(path: Path, why: str) -> HCLError:
+    return HCLError(f"{path}: not a whole embedding file: {why}. {_rerun(path)}")
+
+
+def _rerun(path: Path) -> str:
+    return f"Make it again: dvc repro extract@{path.stem}"

