@@ -28,8 +28,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hcl.vector_flows import linear
-
 
 @dataclass(frozen=True)
 class VAESettings:
@@ -56,6 +54,14 @@ class VAESettings:
                 raise ValueError(f"{name}: is {list(widths)}; list at least one width above 0.")
         if self.latents < 1:
             raise ValueError(f"latents: is {self.latents}; expected 1 or more.")
+
+
+def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """A linear layer with weights and biases uniform within ±1/√inputs."""
+    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, device=generator.device)
+    for parameter in (layer.weight, layer.bias):
+        nn.init.uniform_(parameter, -(inputs**-0.5), inputs**-0.5, generator=generator)
+    return layer
 
 
 def _mlp(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
