@@ -1,0 +1,32 @@
+"""``hcl toy-losses``: both losses on the flow f(x) = θx."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hcl.settings import build, load_yaml, section
+from stages import options
+
+
+@click.command(cls=options.Command)
+@options.params
+@click.option("--out", type=options.PATH, required=True, help="Folder to write.")
+def command(params: Path, out: Path) -> None:
+    """Draw the losses of generative replay and functional regularisation on f(x) = θx.
+
+    The paper's Figure S1. Writes the figure, the curves and where each loss is least.
+    """
+    from hcl.studies import write_toy_losses
+    from hcl.toy_losses import ToySettings, toy_losses
+
+    key = "toy_losses"
+    settings = build(ToySettings, section(load_yaml(params), key, params), params, key)
+    found = toy_losses(settings)
+    write_toy_losses(out, found)
+    for name, loss in (("GR", found.replay), ("FR", found.functional)):
+        click.echo(
+            f"{name} loss: least at θ = {found.theta[loss.argmin()]:.3g} (γ = {found.gamma:g}), "
+            f"{loss[0]:.2f} at θ = {found.theta[0]:.3g}"
+        )
