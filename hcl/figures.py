@@ -24,7 +24,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap, to_rgba
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
@@ -42,8 +42,10 @@ DARK = {
     MUTED: "#9aa5b1",
     RULE: "#3a424b",
     PAPER: "#15191e",
-    BLUE: "#4aa8e0",
-    WINE: "#d478a3",
+    BLUE: "#3a96dc",
+    SKY: "#9ad9ff",
+    WINE: "#b8508a",
+    PINK: "#eab3d2",
     GREEN: "#1fbf92",
     VERMILLION: "#f07a2b",
 }
@@ -131,7 +133,7 @@ def _drawing() -> Iterator[None]:
         "legend.fontsize": FONT_SIZE - 0.5,
         "lines.linewidth": 1.4,
         "lines.markersize": 4.5,
-        "hatch.linewidth": 0.8,
+        "hatch.linewidth": 1.1,
         "svg.fonttype": "none",
         "svg.hashsalt": "hcl",
     }
@@ -160,6 +162,9 @@ def grid(draws: Sequence[Draw], columns: int, width: float = 3.4, height: float 
             draw(ax)
         for ax in axes[len(draws) :]:
             ax.set_visible(False)
+        # The layout is solved once, not again for every file.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
     return figure
 
 
@@ -245,10 +250,10 @@ def bars(ax: Axes, series: Sequence[Series], title: str) -> None:
             mean,
             xerr=std,
             height=0.68,
-            color=(*to_rgba(s.style.colour)[:3], 0.3) if s.style.task_agnostic else s.style.colour,
+            color="none" if s.style.task_agnostic else s.style.colour,
             edgecolor=s.style.colour,
-            hatch="////" if s.style.task_agnostic else None,
-            linewidth=0.8,
+            hatch="//////" if s.style.task_agnostic else None,
+            linewidth=0.9,
             error_kw={"ecolor": INK, "elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
         )
         end = max(mean + std, 0) + high * 0.02
@@ -289,7 +294,10 @@ def heat_map(ax: Axes, accuracy: FloatArray, stream: Sequence[int], title: str) 
             value = accuracy[i, j]
             # Text that must stand out from the cell, not from the page: fixed colours.
             colour = MUTED if not learned[i, j] else "#10151a" if value < 55 else "#fefefe"
-            ax.text(j, i, f"{value:.{digits}f}", ha="center", va="center", color=colour, size=size)
+            text = ax.text(
+                j, i, f"{value:.{digits}f}", ha="center", va="center", color=colour, size=size
+            )
+            text.set_in_layout(False)  # it lies within the axes: nothing to make room for
     ax.set_xticks(range(segments), [f"T{task + 1}" for task in stream])
     ax.set_yticks(range(tasks), [f"T{i + 1}" for i in range(tasks)])
     ax.set_xlabel("after training on")

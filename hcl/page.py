@@ -78,7 +78,7 @@ td.left{{text-align:left;white-space:normal}}
 figure{{margin:.8rem 0 1.6rem}}
 figure svg{{display:block;max-width:100%;height:auto}}
 figure svg text{{font-family:inherit!important}}
-.wide svg{{min-width:34rem;max-width:none;width:100%}}
+.wide svg{{min-width:34rem;max-width:52rem;width:100%}}
 .panels{{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(19.5rem,100%),1fr));
 gap:1.1rem 1.4rem;margin:.8rem 0 .6rem}}
 .panels figure{{margin:0}}

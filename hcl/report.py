@@ -34,6 +34,7 @@ from hcl.page import (
 )
 from hcl.paper import METRICS
 from hcl.results import Result, read_result
+from hcl.studies import METHODS, MoonsStudy, ToyLosses, moons_panels, toy_panel
 
 STATISTIC_LABELS = {
     "log_px": "log-likelihood S₁",
@@ -73,12 +74,19 @@ def read_results(metrics: Path, scores: Path, grid: Grid) -> dict[str, list[Resu
     return results
 
 
-def write_report(out: str | Path, results: dict[str, list[Result]]) -> str:
+def write_report(
+    out: str | Path,
+    results: dict[str, list[Result]],
+    moons: MoonsStudy | None = None,
+    toy: ToyLosses | None = None,
+) -> str:
     """Write the whole folder ``out`` and return the headline tables as plain text.
 
     Args:
         out: the folder.
         results: by benchmark, in the order to be shown.
+        moons: what ``hcl moons`` found.
+        toy: what ``hcl toy-losses`` found.
     """
     headlines = {name: tables.headline(found) for name, found in results.items()}
     tasks = {name: tables.by_task(found) for name, found in results.items()}
@@ -89,6 +97,12 @@ def write_report(out: str | Path, results: dict[str, list[Result]]) -> str:
             (name, name, _benchmark_html(found, headlines[name], tasks[name], pictures))
             for name, found in results.items()
         ]
+        if moons is not None:
+            sections.append(("two-moons", "Two moons", _moons_html(moons, pictures)))
+        if toy is not None:
+            sections.append(
+                ("toy-losses", "The two losses on a toy flow", _toy_html(toy, pictures))
+            )
         sections.append(("what-was-run", "What was run", _provenance_html(results)))
         html = page("Continual learning report", _lede(results), sections, _footer())
         (folder / "index.html").write_text(html, encoding="utf-8")
@@ -260,9 +274,10 @@ def _panels(
     caption: str,
     width: float = 3.4,
     height: float = 2.5,
+    columns: int = 3,
 ) -> str:
     """Many panels: one figure of all as files, and one drawing each in the page, which wraps."""
-    figures.save(figures.grid(draws, columns=3, width=width, height=height), stem)
+    figures.save(figures.grid(draws, columns, width, height), stem)
     pictures = []
     for draw, name, description in zip(draws, names, descriptions, strict=True):
         figure = figures.panel(draw, width, height)
@@ -469,6 +484,65 @@ def _places(rows: Sequence[dict[str, str]]) -> figures.FloatArray:
 
 
 # Studies and provenance ---------------------------------------------------------------------------
+
+
+def _moons_html(found: MoonsStudy, folder: Path) -> str:
+    before = found.first_log_likelihood["snapshot"]
+    rows = [
+        [
+            label,
+            tables.number(found.distance[method]),
+            tables.number(before),
+            tables.number(found.first_log_likelihood[method]),
+            tables.number(found.drop(method)),
+            tables.number(found.second_log_likelihood[method]),
+        ]
+        for method, label in METHODS.items()
+    ]
+    return (
+        '<p class="lede">One flow learns the upper moon, then the lower one, with the same four '
+        "points of the upper moon as its only replay (the paper’s Figure 2). Functional "
+        "regularisation holds the points where they were in latent space, and with them the "
+        "upper moon; generative replay only keeps the four points likely.</p>"
+        + simple_table(
+            "Largest move of a replay point in latent space, and mean log-likelihood in nats.",
+            ["method", "move", "first moon, before", "after", "drop", "second moon"],
+            rows,
+        )
+        + _panels(
+            moons_panels(found),
+            ["data", "gr", "fr", "latent"],
+            folder / "two-moons",
+            [
+                "Both moons and the four replay points on the first.",
+                "Density after learning the second moon with generative replay.",
+                "Density after learning the second moon with functional regularisation.",
+                "The replay points in latent space before, after GR and after FR.",
+            ],
+            "Squares in the data: replay points. Both densities are on one scale. In latent space, "
+            "rings lie one and two σ about the first task’s mean, and FR’s stars should cover the "
+            "squares.",
+            width=2.8,
+            height=2.4,
+            columns=4,
+        )
+    )
+
+
+def _toy_html(found: ToyLosses, folder: Path) -> str:
+    picture = _picture(
+        [toy_panel(found)],
+        folder / "toy-losses",
+        f"GR and FR loss against θ: both least at θ = {found.gamma:g}; towards θ = 0 GR grows "
+        "without bound, FR ends at 1.",
+        "The paper’s Figure S1: both losses are least where the flow was; only GR’s has a pole.",
+        width=4.6,
+        height=2.8,
+    )
+    return (
+        '<p class="lede">For the flow f(x) = θx with the snapshot at θ = γ, the FR loss is '
+        "(θ/γ − 1)² and the GR loss ½(θ/γ)² − log θ, up to a constant.</p>" + figure_html(picture)
+    )
 
 
 def _provenance_html(results: dict[str, list[Result]]) -> str:

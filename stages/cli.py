@@ -10,7 +10,8 @@ from hcl import __version__
 
 # In the order of the pipeline. A module is imported when its command is asked for or listed;
 # all of them keep heavy imports inside the command, so that help is quick.
-COMMANDS = ("fetch", "extract", "split", "train", "evaluate", "report", "backbones")
+PIPELINE = ("fetch", "extract", "split", "train", "evaluate", "report")
+COMMANDS = (*PIPELINE, "backbones", "moons", "toy-losses")
 
 
 class _Stages(click.Group):

@@ -55,5 +55,11 @@ def command(
     scored = [evaluation.score(run, stream) for run in found]
     attributes = {dataset: source.attributes for dataset, source in sources.items()}
     described = evaluation.about(found, stream, attributes)
-    evaluation.write_scores(scores, found, scored, described)
+    view = None
+    model = runs / f"seed-{seeds[0]}.safetensors"
+    if sources and model.exists():
+        from hcl.projection import latent_view
+
+        view = latent_view(model, stream, sources, [int(j) for j in found[0].added_in])
+    evaluation.write_scores(scores, found, scored, described, view)
     write_json(metrics, evaluation.summarise(scored))

@@ -14,16 +14,32 @@ from stages import options
 @options.params
 @click.option("--metrics", type=options.PATH, required=True, help="Folder with the summaries.")
 @click.option("--scores", type=options.PATH, required=True, help="Folder with the scores.")
+@click.option("--moons", type=options.PATH, help="Folder that `hcl moons` wrote.")
+@click.option("--toy-losses", type=options.PATH, help="Folder that `hcl toy-losses` wrote.")
 @click.option("--out", type=options.PATH, required=True, help="Folder to write.")
-def command(params: Path, metrics: Path, scores: Path, out: Path) -> None:
+def command(
+    params: Path,
+    metrics: Path,
+    scores: Path,
+    moons: Path | None,
+    toy_losses: Path | None,
+    out: Path,
+) -> None:
     """Show the results of the whole grid.
 
     Writes one page that opens offline (index.html), the tables as Markdown, CSV and LaTeX, and
     the figures as PNG and SVG; prints the headline table.
     """
     from hcl.report import Grid, read_results, write_report
+    from hcl.studies import read_moons, read_toy_losses
 
     grid = build(Grid, section(load_yaml(params), "grid", params), params, "grid")
-    headline = write_report(out, read_results(metrics, scores, grid))
+    results = read_results(metrics, scores, grid)
+    headline = write_report(
+        out,
+        results,
+        moons=read_moons(moons) if moons else None,
+        toy=read_toy_losses(toy_losses) if toy_losses else None,
+    )
     click.echo(headline)
     click.echo(f"Report: {out / 'index.html'}")
