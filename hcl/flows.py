@@ -60,7 +60,7 @@ class FlowSettings:
     couplings: int = 8
     hidden_layers: int = 3
     hidden: int = 512
-    bound: float = 2.0
+    bound: float = 3.0
 
     def __post_init__(self) -> None:
         for name in ("couplings", "hidden_layers", "hidden"):
