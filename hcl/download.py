@@ -116,7 +116,7 @@ def _transfer(remote: RemoteFile, part: Path, timeout: float) -> None:
         ):
             while have < remote.size:
                 try:
-                    data = response.read(min(_CHUNK, remote.size - have))
+                    data = response.read1(min(_CHUNK, remote.size - have))
                 except (OSError, http.client.HTTPException) as error:
                     raise _Interrupted(f"the connection broke off ({error})") from error
                 if not data:

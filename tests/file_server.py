@@ -14,6 +14,7 @@ class FileServer:
     Misbehaviour, each off unless set:
         ranges: False ignores Range and sends the whole file.
         stop_after: bytes after which a connection is cut off; None never.
+        stall: keep the connection open there, and silent, in place of the cut.
         length: a Content-Length that is not the file's own; "" sends none.
         status: answer this to everything.
         shift: start a range this many bytes further than asked for.
@@ -26,6 +27,7 @@ class FileServer:
         self.requests = []
         self.ranges = True
         self.stop_after = None
+        self.stall = False
         self.length = None
         self.status = None
         self.shift = 0
@@ -79,3 +81,5 @@ class FileServer:
         stop = len(data) if self.stop_after is None else min(len(data), start + self.stop_after)
         with contextlib.suppress(OSError):
             handler.wfile.write(data[start:stop])
+        if self.stall:
+            self._released.wait()

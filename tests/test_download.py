@@ -4,6 +4,9 @@ import errno
 import hashlib
 import io
 import socket
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -177,7 +180,45 @@ def test_unknown_host(tmp_path, monkeypatch):
 
 def test_silent_server(server, remote, tmp_path):
     server.silent = True
+    start = time.monotonic()
     fails(remote, tmp_path, "no (answer|connection)", timeout=0.2)
+    assert time.monotonic() - start < 4
+
+
+def test_server_that_falls_silent(server, remote, tmp_path):
+    server.stop_after, server.stall = 300_000, True
+    fails(
+        remote,
+        tmp_path,
+        "the connection broke off .*300000 bytes are kept",
+        attempts=1,
+        timeout=0.2,
+    )
+    server.stop_after, server.stall = None, False
+    assert get(remote, tmp_path).read_bytes() == DATA
+    assert server.requests[-1][1] == "bytes=300000-"
+
+
+def test_killed_and_run_again(server, remote, tmp_path):
+    server.stop_after, server.stall = 600_000, True
+    code = (
+        "from hcl.download import RemoteFile, download\n"
+        f"download({remote!r}, {str(tmp_path)!r}, by_hand='')"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code])
+    part = tmp_path / "data.bin.part"
+    until = time.monotonic() + 60
+    while (not part.exists() or part.stat().st_size == 0) and time.monotonic() < until:
+        time.sleep(0.01)
+    child.kill()
+    child.wait()
+    assert [path.name for path in tmp_path.iterdir()] == ["data.bin.part"]
+    kept = part.read_bytes()
+    assert kept
+    assert DATA.startswith(kept)
+    server.stop_after, server.stall = None, False
+    assert get(remote, tmp_path).read_bytes() == DATA
+    assert server.requests[-1][1] == f"bytes={len(kept)}-"
 
 
 def test_full_disk(server, remote, tmp_path, monkeypatch):
