@@ -1,0 +1,99 @@
+"""Small benchmarks and runs with known answers, for the tests of evaluation and report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hcl.runs import Run, Trace, write_run
+from hcl.tasks import Benchmark, Part, Segment, Source, Task, write_benchmark
+
+TEST_SAMPLES = (4, 2, 6)  # of each task: unequal, so that weights matter
+BATCHES = 12  # a segment
+
+
+def make_benchmark(
+    name: str = "toy", order: Sequence[int] = (0, 1, 2), epochs: int = 3
+) -> Benchmark:
+    """Tasks of two classes; test labels alternate 0 1 0 1."""
+    tasks = []
+    for i in range(max(order) + 1):
+        parts = [Part(np.arange(n), np.arange(n) % 2) for n in (8, 2, TEST_SAMPLES[i])]
+        tasks.append(Task("pictures", (2 * i, 2 * i + 1), *parts))
+    stream = tuple(Segment(task, epochs) for task in order)
+    return Benchmark(name, tuple(tasks), stream, (Source("pictures", "ab" * 32),))
+
+
+def make_run(
+    benchmark: Benchmark,
+    method: str = "hcl-fr",
+    seed: int = 0,
+    wrong: Sequence[tuple[int, int]] = (),
+    tasks_known: bool = True,
+    verdicts: dict[int, int] | None = None,
+) -> Run:
+    """A run that answers all rightly, but for ``wrong``: (segment, test sample) pairs.
+
+    Args:
+        benchmark: the tasks.
+        method: its name.
+        seed: of the run.
+        wrong: where the class is wrong.
+        tasks_known: whether it names tasks at all.
+        verdicts: by batch, of a task-agnostic method; ``None`` makes no trace.
+    """
+    stream = [segment.task for segment in benchmark.stream]
+    y = np.concatenate([task.test.y for task in benchmark.tasks])
+    sizes = [len(task.test.y) for task in benchmark.tasks]
+    task = np.repeat(np.arange(len(sizes)), sizes)
+    predicted = np.tile(y, (len(stream), 1))
+    for segment, sample in wrong:
+        predicted[segment, sample] = 1 - predicted[segment, sample]
+    first = [stream.index(i) for i in range(len(sizes))]
+    # A learner numbers tasks in the order in which it meets them.
+    met = sorted(range(len(sizes)), key=lambda i: first[i])
+    number = np.array([met.index(i) for i in range(len(sizes))])
+    named = np.tile(number[task], (len(stream), 1)) if tasks_known else np.full_like(predicted, -1)
+    return Run(
+        benchmark=benchmark.name,
+        method=method,
+        seed=seed,
+        settings={"method": {"alpha": 1.0, "detection": {"threshold": 5.0}}, "flow": {"hidden": 8}},
+        fingerprint=f"{seed:064x}",
+        versions={"torch": "0"},
+        predicted_class=predicted.astype(np.int16),
+        predicted_task=named.astype(np.int16),
+        pair_class=predicted.astype(np.int16),
+        added_in=np.array([first[i] for i in met] if tasks_known else [], np.int16),
+        trace=None if verdicts is None else _trace(stream, number, verdicts),
+    )
+
+
+def _trace(stream: list[int], number: np.ndarray, verdicts: dict[int, int]) -> Trace:
+    segment = np.repeat(np.arange(len(stream)), BATCHES)
+    true_task = np.array(stream)[segment]
+    verdict = np.zeros(len(segment), np.int8)
+    for batch, said in verdicts.items():
+        verdict[batch] = said
+    generator = np.random.default_rng(0)
+    statistics = generator.normal(-100, 5, (len(segment), 3)).astype(np.float32)
+    mean = np.full_like(statistics, -100)
+    mean[:3] = np.nan
+    return Trace(
+        segment.astype(np.int16),
+        true_task.astype(np.int16),
+        number[true_task].astype(np.int16),
+        statistics,
+        mean,
+        np.full_like(statistics, 5),
+        verdict,
+    )
+
+
+def write_runs(folder: Path, runs: Sequence[Run], benchmark: Benchmark) -> None:
+    """The runs and the tasks as train and split leave them."""
+    write_benchmark(folder / "tasks" / f"{benchmark.name}.h5", benchmark)
+    for run in runs:
+        write_run(folder / "runs" / run.benchmark / run.method / f"seed-{run.seed}.h5", run)
