@@ -24,6 +24,7 @@ class Flow(Protocol):
 
     ``shape`` is the shape of one sample x, ``size`` the number of its latent features: z is always
     flat, (B, size). ``initialise`` sets the parts that are taken from data, once, before training.
+    ``trace`` walks from x to z and names each weight and value that it meets.
     """
 
     shape: tuple[int, ...]
@@ -34,6 +35,8 @@ class Flow(Protocol):
     def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def initialise(self, x: Tensor) -> None: ...
+
+    def trace(self, x: Tensor) -> Iterator[tuple[str, Tensor]]: ...
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
 

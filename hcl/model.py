@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hcl.errors import HCLError
 from hcl.flows import Flow, FlowSettings, build_flow
 from hcl.latent import LatentMixture
 
@@ -24,6 +25,10 @@ class Statistics(NamedTuple):
     log_px: Tensor
     log_pz: Tensor
     log_det: Tensor
+
+
+class NonFiniteError(HCLError):
+    """A NaN or an overflow in the flow. The message names the layer."""
 
 
 class HybridModel(nn.Module):
@@ -114,3 +119,24 @@ def build_model(
     """A model without tasks for samples of ``shape``; weights from ``generator``."""
     flow = build_flow(settings, shape, generator)
     return HybridModel(flow, LatentMixture(num_classes, flow.size, mean_scale), settings)
+
+
+def check_finite(loss: Tensor, model: HybridModel, x: Tensor) -> None:
+    """Raise ``NonFiniteError`` where ``loss``, taken on ``x``, is NaN or infinite.
+
+    To be called before the optimiser's step, which would spread a NaN over all weights. The flow is
+    searched only when the loss is not finite: a good step pays for one comparison.
+    """
+    if not loss.isfinite():
+        raise NonFiniteError(f"the loss is {loss.item()}: {explain_nonfinite(model, x)}.")
+
+
+def explain_nonfinite(model: HybridModel, x: Tensor) -> str:
+    """Where the first NaN or infinity appears on the way from x to z, in words."""
+    if not x.isfinite().all():
+        return "the input has values that are not finite"
+    for name, value in model.flow.trace(x):
+        if not value.isfinite().all():
+            what = "NaN" if value.isnan().any() else "overflow"
+            return f"{what} in flow.{name}"
+    return "every layer of the flow is finite on this input"

@@ -11,6 +11,7 @@ The two directions at the same point therefore have opposite signs.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -141,6 +142,22 @@ def couple_gradient(
     return grad_b, grad
 
 
+def couple_all(
+    x: Tensor, weights: Tensor, sizes: Sizes, bound: float, keep: bool
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """All couplings in turn; with ``keep``, also what their gradients need."""
+    halves = list(x.split((sizes[0][0], x.shape[1] - sizes[0][0]), dim=1))
+    log_det = x.new_zeros(len(x))
+    kept = []
+    for index, network in enumerate(networks(weights, sizes)):
+        given, changed = index % 2, 1 - index % 2
+        halves[changed], term, saved = couple(halves[given], halves[changed], network, bound)
+        log_det += term
+        if keep:
+            kept += saved
+    return torch.cat(halves, dim=1), log_det, kept
+
+
 class GradientMemory:
     """Memory for the gradient of a flow, used again from step to step.
 
@@ -159,10 +176,8 @@ class GradientMemory:
 
     def empty_like(self, tensor: Tensor) -> Tensor:
         """An uninitialised tensor of the shape and type of ``tensor``."""
-        if torch.compiler.is_compiling() or tensor.device.type != "cpu":
-            return torch.empty_like(tensor)
-        dtype = np.float64 if tensor.dtype == torch.float64 else np.float32
-        if tensor.dtype not in (torch.float32, torch.float64):
+        dtype = {torch.float32: np.float32, torch.float64: np.float64}.get(tensor.dtype)
+        if torch.compiler.is_compiling() or tensor.device.type != "cpu" or dtype is None:
             return torch.empty_like(tensor)
         if self.array is None or self.array.dtype != dtype or self.array.shape != tensor.shape:
             self.array = np.empty(tensor.shape, dtype)
@@ -187,17 +202,10 @@ class _Couplings(torch.autograd.Function):
         bound: float,
         memory: GradientMemory,
     ) -> tuple[Tensor, Tensor]:
-        halves = list(x.split((sizes[0][0], x.shape[1] - sizes[0][0]), dim=1))
-        log_det = x.new_zeros(len(x))
-        kept = []
-        for index, network in enumerate(networks(weights, sizes)):
-            given, changed = index % 2, 1 - index % 2
-            halves[changed], term, saved = couple(halves[given], halves[changed], network, bound)
-            log_det += term
-            kept += saved
+        z, log_det, kept = couple_all(x, weights, sizes, bound, keep=True)
         ctx.sizes, ctx.bound, ctx.memory = sizes, bound, memory
         ctx.save_for_backward(weights, *kept)
-        return torch.cat(halves, dim=1), log_det
+        return z, log_det
 
     @staticmethod
     @once_differentiable
@@ -298,13 +306,9 @@ class RealNVP(nn.Module):
         x, log_det = self.scaling(x)
         if torch.is_grad_enabled():
             z, term = _Couplings.apply(x, self.weights, self.sizes, self.bound, self._memory)
-            return z, log_det + term
-        halves = list(x.split((self.sizes[0][0], self.size - self.sizes[0][0]), dim=1))
-        for index, network in enumerate(networks(self.weights, self.sizes)):
-            given, changed = index % 2, 1 - index % 2
-            halves[changed], term, _ = couple(halves[given], halves[changed], network, self.bound)
-            log_det = log_det + term
-        return torch.cat(halves, dim=1), log_det
+        else:
+            z, term, _ = couple_all(x, self.weights, self.sizes, self.bound, keep=False)
+        return z, log_det + term
 
     def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
         halves = list(z.split((self.sizes[0][0], self.size - self.sizes[0][0]), dim=1))
@@ -318,3 +322,20 @@ class RealNVP(nn.Module):
             log_det = log_det + term
         x, term = self.scaling.inverse(torch.cat(halves, dim=1))
         return x, log_det + term
+
+    @torch.no_grad()
+    def trace(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Every weight and value on the way from x to z, each with its layer's name."""
+        x, _ = self.scaling(x)
+        yield "scaling", x
+        halves = list(x.split((self.sizes[0][0], self.size - self.sizes[0][0]), dim=1))
+        for index, network in enumerate(networks(self.weights, self.sizes)):
+            given, changed = index % 2, 1 - index % 2
+            outputs = perceptron(halves[given], network)[1:]
+            for depth, (layer, output) in enumerate(zip(network, outputs, strict=True)):
+                name = f"couplings.{index}.layers.{depth}"
+                yield f"{name}.weight", layer[0]
+                yield f"{name}.bias", layer[1]
+                yield name, output
+            halves[changed], _, _ = couple(halves[given], halves[changed], network, self.bound)
+            yield f"couplings.{index}", halves[changed]
