@@ -137,6 +137,5 @@ def explain_nonfinite(model: HybridModel, x: Tensor) -> str:
         return "the input has values that are not finite"
     for name, value in model.flow.trace(x):
         if not value.isfinite().all():
-            what = "NaN" if value.isnan().any() else "overflow"
-            return f"{what} in flow.{name}"
+            return f"NaN or overflow in flow.{name}"
     return "every layer of the flow is finite on this input"
