@@ -24,6 +24,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -154,8 +155,7 @@ def grid(draws: Sequence[Draw], columns: int, width: float = 3.4, height: float 
     columns = min(columns, len(draws))
     rows = -(-len(draws) // columns)
     with _drawing():
-        layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06)
-        figure = Figure(figsize=(columns * width, rows * height), layout=layout)
+        figure = Figure(figsize=(columns * width, rows * height))
         FigureCanvasAgg(figure)
         axes = list(figure.subplots(rows, columns, squeeze=False).flat)
         for draw, ax in zip(draws, axes, strict=False):
@@ -163,18 +163,25 @@ def grid(draws: Sequence[Draw], columns: int, width: float = 3.4, height: float 
         for ax in axes[len(draws) :]:
             ax.set_visible(False)
         # The layout is solved once, not again for every file.
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+        ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06).execute(figure)
     return figure
 
 
 def save(figure: Figure, stem: Path) -> None:
     """Write ``stem``.png and ``stem``.svg, on white; the same drawing gives the same bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    png, svg = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg"))
+    figure.set_facecolor(PAPER)
     with _drawing():
-        figure.savefig(png, dpi=DPI, facecolor=PAPER, metadata={"Software": None})
-        figure.savefig(svg, facecolor=PAPER, metadata={"Date": None})
+        figure.set_dpi(DPI)
+        FigureCanvasAgg(figure).print_png(
+            stem.with_name(f"{stem.name}.png"), metadata={"Software": None}
+        )
+        _print_svg(figure, stem.with_name(f"{stem.name}.svg"))
+
+
+def _print_svg(figure: Figure, target: Path | io.StringIO) -> None:
+    # Straight to the canvas: Figure.savefig would draw everything once more, for the layout.
+    FigureCanvasSVG(figure).print_svg(target, metadata={"Date": None})
 
 
 def inline_svg(figure: Figure, name: str, description: str) -> str:
@@ -185,10 +192,11 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
         name: of lower-case letters, digits and dashes; unique in the page, it keeps ids apart.
         description: for those who can't see it.
     """
-    buffer = io.BytesIO()
+    buffer = io.StringIO()
+    figure.set_facecolor("none")
     with _drawing():
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue().decode("utf-8")
+        _print_svg(figure, buffer)
+    text = buffer.getvalue()
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     # Names such as "axes_1" are in every drawing; only ids that are referred to may stay.
