@@ -8,7 +8,7 @@ RUN := PATH="$(BIN):$$PATH"
 
 repro: $(INSTALLED)
 	$(RUN) dvc repro
-	@$(RUN) hcl show
+	@echo; cat report/headline.txt; echo "Report: $(CURDIR)/report/index.html"
 
 test: $(INSTALLED) lint
 	$(RUN) OMP_NUM_THREADS=1 pytest -n 2

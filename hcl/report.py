@@ -89,6 +89,7 @@ def write_report(
         toy: what ``hcl toy-losses`` found.
     """
     headlines = {name: tables.headline(found) for name, found in results.items()}
+    plain = "\n".join(f"{name}\n\n{tables.plain(table)}" for name, table in headlines.items())
     tasks = {name: tables.by_task(found) for name, found in results.items()}
     with replacing(out) as folder:
         folder.mkdir()
@@ -108,10 +109,11 @@ def write_report(
         (folder / "index.html").write_text(html, encoding="utf-8")
         both = [table for name in results for table in (headlines[name], tasks[name])]
         (folder / "tables.csv").write_text(tables.tidy_csv(both), encoding="utf-8")
+        (folder / "headline.txt").write_text(plain + "\n", encoding="utf-8")
         (folder / "tables.md").write_text(_markdown(headlines, tasks), encoding="utf-8")
         latex = "\n".join(tables.latex(table) for table in both)
         (folder / "tables.tex").write_text(latex, encoding="utf-8")
-    return "\n".join(f"{name}\n\n{tables.plain(table)}" for name, table in headlines.items())
+    return plain
 
 
 def _markdown(headlines: dict[str, tables.Table], tasks: dict[str, tables.Table]) -> str:
@@ -171,7 +173,7 @@ def _benchmark_html(
         f'<p class="note">▸ best of its column, MTL left out. {escape(_paper_note(headline))}</p>',
         methods_list(results),
         "<h3>Accuracy by task</h3>",
-        *_by_task_figures(results, folder),
+        _by_task_figures(results, folder),
         table_html(by_task, "Final accuracy on each task, percent."),
         "<h3>Average accuracy, forgetting and overall accuracy</h3>",
         _bars(results, folder),
@@ -207,7 +209,7 @@ def _backbone(source: dict[str, Any]) -> str:
     return f"{source['dataset']} seen by {source['backbone']}"
 
 
-def _by_task_figures(results: Sequence[Result], folder: Path) -> list[str]:
+def _by_task_figures(results: Sequence[Result], folder: Path) -> str:
     """The paper's methods in one figure, as in the paper; others beside the upper bound."""
     paper = ("mtl", "adam", "er", "curl", "hcl-fr", "hcl-gr", "hcl-fr-ta", "hcl-gr-ta")
     groups = {
@@ -216,7 +218,7 @@ def _by_task_figures(results: Sequence[Result], folder: Path) -> list[str]:
     }
     if groups["other"]:
         groups["other"] = [r for r in results if r.method == "mtl"] + groups["other"]
-    html = []
+    pictures = []
     for name, chosen in groups.items():
         if not chosen:
             continue
@@ -229,12 +231,15 @@ def _by_task_figures(results: Sequence[Result], folder: Path) -> list[str]:
             [draw],
             folder / chosen[0].benchmark / f"accuracy-by-task-{name}",
             f"Final accuracy on each task in percent. {said}.",
-            "Mean over seeds, bars of one standard deviation; dashed: task-agnostic.",
-            width=7.2,
-            height=3,
+            width=4.9,
+            height=3.3,
         )
-        html.append(figure_html(picture))
-    return html
+        pictures.append(picture)
+    return panels_html(
+        pictures,
+        "Mean over seeds, bars of one standard deviation; dashed: task-agnostic.",
+        large=True,
+    )
 
 
 def _final(result: Result) -> figures.FloatArray:

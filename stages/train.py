@@ -29,19 +29,19 @@ def command(
     stretch of the stream. What is finished or was stopped is kept in `.hcl/runs` and not trained
     again.
     """
-    values = load_yaml(params)
-    of_benchmark = section(values, f"benchmarks.{benchmark}", params)
-    of_method = section(values, f"methods.{method}", params)
-
     from hcl.embeddings import read
     from hcl.flows import FlowSettings
     from hcl.learners import MethodSettings
     from hcl.tasks import read_benchmark
     from hcl.training import TrainingSettings, train
 
+    values = load_yaml(params)
     key = f"benchmarks.{benchmark}"
-    flow = build(FlowSettings, of_benchmark.get("flow", {}), params, f"{key}.flow")
-    training = build(TrainingSettings, of_benchmark.get("training", {}), params, f"{key}.training")
+    flow = build(FlowSettings, section(values, f"{key}.flow", params), params, f"{key}.flow")
+    training = build(
+        TrainingSettings, section(values, f"{key}.training", params), params, f"{key}.training"
+    )
+    of_method = section(values, f"methods.{method}", params)
     settings = build(MethodSettings, of_method, params, f"methods.{method}")
     seeds = build(tuple[int, ...], section(values, "seeds", params), params, "seeds")
     if not seeds or len(set(seeds)) != len(seeds):

@@ -50,9 +50,12 @@ def small_params() -> dict[str, Any]:
                 "validation": 0.25,
             },
             "flow": {"couplings": 2, "hidden_layers": 1, "hidden": 8},
-            "training": {"batch_size": 8, "learning_rate": 1e-3},
+            "training": {"batch_size": 8, "learning_rate": 1e-3, "save_model": True},
         }
     }
+    values["moons"] = {"steps": 3, "samples": 20, "grid": 8}
+    values["moons"] = {"steps": 2, "samples": 20, "grid": 10}
+    values["toy_losses"] = {"steps": 10, "samples": 10}
     return values
 
 
@@ -74,10 +77,11 @@ def make_project(folder: Path) -> Path:
     return folder
 
 
-def environment() -> dict[str, str]:
-    """The tests' own environment, with its ``hcl`` and ``dvc`` before any other."""
+def environment(project: Path = ROOT) -> dict[str, str]:
+    """The tests' own ``hcl`` and ``dvc`` before any other, on the code of ``project``."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "DVC_NO_ANALYTICS": "1"}
+    ours = {"PATH": path, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+    return os.environ | ours | {"DVC_NO_ANALYTICS": "1"}
 
 
 def dvc(project: Path, *arguments: str, fails: bool = False) -> str:
@@ -85,7 +89,7 @@ def dvc(project: Path, *arguments: str, fails: bool = False) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "dvc", *arguments],
         cwd=project,
-        env=environment(),
+        env=environment(project),
         capture_output=True,
         text=True,
         check=False,

@@ -30,6 +30,7 @@ from tests.projects import CLASSES, draw_pictures, environment, small_params, wr
 STAGES: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 ITEM = {"dataset": "pictures", "benchmark": "trees", "method": "hcl-fr-ta"}
 PIPELINE = ("fetch", "extract", "split", "train", "evaluate")
+IN_ORDER = (*PIPELINE, "moons", "toy-losses", "report")
 EVERY_STAGE = (*PIPELINE, "moons", "toy-losses", "report")
 
 
