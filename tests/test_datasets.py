@@ -7,6 +7,7 @@ import io
 import re
 import shutil
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -293,3 +294,14 @@ def test_own_embeddings(tmp_path):
 def test_settings_that_cannot_be(values, match):
     with pytest.raises(HCLError, match=match):
         build(DatasetSettings, values, "p.yaml", "datasets.d")
+
+
+def test_the_docs_have_the_same_table():
+    text = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+    found = (re.fullmatch(r".*`([0-9a-f]{64})` \|", line) for line in text.splitlines())
+    rows = {match[1]: match[0] for match in found if match}
+    remotes = [remote for entry in OFFICIAL.values() for remote in entry.remotes]
+    assert set(rows) == {remote.sha256 for remote in remotes}
+    for remote in remotes:
+        assert f"/{remote.name}" in rows[remote.sha256]
+        assert f" {remote.size:,} " in rows[remote.sha256]
