@@ -151,6 +151,13 @@ def about(
         benchmark: the tasks.
         embeddings: for a data set, the attributes of its embedding file; may be empty.
     """
+    for source in benchmark.sources:
+        found = embeddings.get(source.dataset, {}).get("content_sha256", source.content_sha256)
+        if found != source.content_sha256:
+            raise HCLError(
+                f"{source.dataset}: the embeddings are not those that {benchmark.name} was split "
+                f"from. Run `dvc repro split@{benchmark.name}` and train again."
+            )
     first = runs[0]
     return {
         "benchmark": benchmark.name,

@@ -241,7 +241,14 @@ def accuracy_by_task(ax: Axes, series: Sequence[Series], title: str) -> None:
     lowest = min(float(np.min(s.mean - s.std)) for s in series)
     ax.set_ylim(max(0, 10 * np.floor(lowest / 10)) - 2, 102)
     ax.grid(axis="y")
-    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), handlelength=2.6, borderaxespad=0)
+    ax.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.17),
+        ncols=4,
+        handlelength=2.4,
+        columnspacing=1.2,
+        borderaxespad=0,
+    )
 
 
 def bars(ax: Axes, series: Sequence[Series], title: str) -> None:

@@ -58,7 +58,7 @@ p{{max-width:46rem;margin:.4rem 0 .9rem}}
 .note,figcaption{{font-size:.875rem;line-height:1.45}}
 a{{color:var(--accent)}}
 nav ul{{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;list-style:none;margin:1rem 0 0;padding:0}}
-.scroll{{overflow-x:auto;max-width:100%;-webkit-overflow-scrolling:touch}}
+.scroll{{position:relative;overflow-x:auto;max-width:100%;-webkit-overflow-scrolling:touch}}
 table{{border-collapse:collapse;margin:.8rem 0;font-size:.9rem;font-variant-numeric:tabular-nums}}
 caption{{text-align:left;color:var(--muted);font-size:.875rem;padding-bottom:.4rem}}
 th,td{{padding:.34rem .8rem;text-align:right;white-space:nowrap;
@@ -83,6 +83,8 @@ figure svg text{{font-family:inherit!important}}
 gap:1.1rem 1.4rem;margin:.8rem 0 .6rem}}
 .panels figure{{margin:0}}
 .panels svg{{width:100%;max-width:24rem}}
+.panels.large{{grid-template-columns:repeat(auto-fill,minmax(min(27rem,100%),1fr))}}
+.panels.large svg{{max-width:36rem}}
 details{{margin:.5rem 0}}
 summary{{cursor:pointer;color:var(--accent)}}
 pre,code{{font:.85em/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}}
@@ -94,6 +96,7 @@ pre{{background:var(--soft);padding:.8rem 1rem;overflow-x:auto;border-radius:.3r
 footer{{color:var(--muted);font-size:.875rem;padding-top:2rem;padding-bottom:3rem}}
 .hidden{{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}}
 @media (max-width:40rem){{th,td{{padding:.3rem .5rem}}table{{font-size:.82rem}}
+thead th{{white-space:normal}}td small{{display:block}}
 main,header,footer{{padding-left:1rem;padding-right:1rem}}}}
 @media print{{@page{{margin:1.6cm}}body{{font-size:9.5pt}}nav,.screen{{display:none}}
 main,header,footer{{max-width:none;padding:0}}h2{{break-before:page;border:0}}h3{{break-after:avoid}}
@@ -240,10 +243,10 @@ def figure_html(picture: Picture) -> str:
     return f"<figure>{picture.svg}{caption}</figure>\n"
 
 
-def panels_html(pictures: Sequence[Picture], caption: str) -> str:
-    """Many small figures side by side, as many as fit."""
+def panels_html(pictures: Sequence[Picture], caption: str, large: bool = False) -> str:
+    """Many figures side by side, as many as fit."""
     return (
-        '<div class="panels">'
+        f'<div class="panels{" large" if large else ""}">'
         + "".join(figure_html(picture) for picture in pictures)
         + f'</div>\n<p class="note">{caption}</p>\n'
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hcl.errors import HCLError
 from hcl.settings import build, load_yaml, section
 from stages import options
 
@@ -40,11 +41,12 @@ def command(
     """
     from hcl import evaluation
     from hcl.embeddings import read
-    from hcl.errors import HCLError
     from hcl.files import write_json
     from hcl.tasks import read_benchmark
 
     seeds = build(tuple[int, ...], section(load_yaml(params), "seeds", params), params, "seeds")
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise HCLError(f"{params}: seeds is {list(seeds)}; expected one or more, each once.")
     stream = read_benchmark(tasks)
     if stream.name != benchmark:
         raise HCLError(f"{tasks}: holds the tasks of {stream.name}, expected {benchmark}.")

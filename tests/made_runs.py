@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from hcl import evaluation
+from hcl.files import write_json
 from hcl.runs import Run, Trace, write_run
+from hcl.studies import MoonsStudy, ToyLosses
 from hcl.tasks import Benchmark, Part, Segment, Source, Task, write_benchmark
 
 TEST_SAMPLES = (4, 2, 6)  # of each task: unequal, so that weights matter
@@ -97,3 +100,47 @@ def write_runs(folder: Path, runs: Sequence[Run], benchmark: Benchmark) -> None:
     write_benchmark(folder / "tasks" / f"{benchmark.name}.h5", benchmark)
     for run in runs:
         write_run(folder / "runs" / run.benchmark / run.method / f"seed-{run.seed}.h5", run)
+
+
+def write_result(
+    folder: Path, benchmark: Benchmark, method: str, wrong: Sequence[Sequence[tuple[int, int]]]
+) -> None:
+    """Score one run a seed, with the answers in ``wrong[seed]`` wrong."""
+    verdicts = {BATCHES: 1, 2 * BATCHES + 3: 1, 30: 1} if method.endswith("-ta") else None
+    known = method not in ("curl", "ncm")
+    runs = [
+        make_run(benchmark, method, seed, answers, known, verdicts)
+        for seed, answers in enumerate(wrong)
+    ]
+    scores = [evaluation.score(run, benchmark) for run in runs]
+    attributes = {"pictures": {"backbone": "lite0.in1k", "weights_sha256": "12" * 32}}
+    described = evaluation.about(runs, benchmark, attributes)
+    latent = [("mean", 1, 0, "0", "0"), ("sample", 1, 1, "1", "2"), ("sample", 2, 0, "3", "-1")]
+    evaluation.write_scores(
+        folder / "scores" / benchmark.name / method,
+        runs,
+        scores,
+        described,
+        latent if method == "hcl-fr" else None,
+    )
+    path = folder / "metrics" / benchmark.name / f"{method}.json"
+    write_json(path, evaluation.summarise(scores))
+
+
+def studies() -> tuple[MoonsStudy, ToyLosses]:
+    """What the two analyses might have found."""
+    generator = np.random.default_rng(0)
+    four = generator.normal(size=(4, 2))
+    moons = MoonsStudy(
+        first=generator.normal(size=(9, 2)),
+        second=generator.normal(size=(9, 2)),
+        replay=four,
+        density={"gr": np.ones((5, 5)), "fr": np.ones((5, 5))},
+        latent={"snapshot": four, "gr": four + 1, "fr": four},
+        mean=np.zeros(2),
+        distance={"gr": 1.41, "fr": 0.0},
+        first_log_likelihood={"snapshot": -0.1, "gr": -77.7, "fr": -0.6},
+        second_log_likelihood={"gr": -0.2, "fr": -0.3},
+    )
+    theta = np.arange(1, 5) / 2
+    return moons, ToyLosses(1.0, theta, theta**2 / 2 - np.log(theta), (theta - 1) ** 2)

@@ -4,47 +4,16 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from hcl import evaluation, report, tables
+from hcl import report, tables
 from hcl.errors import HCLError
-from hcl.files import write_json
 from hcl.page import table_html
 from hcl.results import method_label
-from hcl.studies import MoonsStudy, ToyLosses
-from hcl.tasks import Benchmark
-from tests.made_runs import BATCHES, make_benchmark, make_run
-
-
-def write_result(
-    folder: Path, benchmark: Benchmark, method: str, wrong: Sequence[Sequence[tuple[int, int]]]
-) -> None:
-    """Score one run a seed, with the answers in ``wrong[seed]`` wrong."""
-    verdicts = {BATCHES: 1, 2 * BATCHES + 3: 1, 30: 1} if method.endswith("-ta") else None
-    known = method not in ("curl", "ncm")
-    runs = [
-        make_run(benchmark, method, seed, answers, known, verdicts)
-        for seed, answers in enumerate(wrong)
-    ]
-    scores = [evaluation.score(run, benchmark) for run in runs]
-    attributes = {"pictures": {"backbone": "lite0.in1k", "weights_sha256": "12" * 32}}
-    described = evaluation.about(runs, benchmark, attributes)
-    latent = [("mean", 1, 0, "0", "0"), ("sample", 1, 1, "1", "2"), ("sample", 2, 0, "3", "-1")]
-    evaluation.write_scores(
-        folder / "scores" / benchmark.name / method,
-        runs,
-        scores,
-        described,
-        latent if method == "hcl-fr" else None,
-    )
-    path = folder / "metrics" / benchmark.name / f"{method}.json"
-    write_json(path, evaluation.summarise(scores))
-
+from tests.made_runs import make_benchmark, studies, write_result
 
 ANSWERS = {
     "adam": [[(2, s) for s in range(6)], [(2, s) for s in range(4)]],
@@ -62,24 +31,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for method, wrong in ANSWERS.items():
         write_result(folder, make_benchmark(), method, wrong)
     return folder
-
-
-def studies() -> tuple[MoonsStudy, ToyLosses]:
-    generator = np.random.default_rng(0)
-    four = generator.normal(size=(4, 2))
-    moons = MoonsStudy(
-        first=generator.normal(size=(9, 2)),
-        second=generator.normal(size=(9, 2)),
-        replay=four,
-        density={"gr": np.ones((5, 5)), "fr": np.ones((5, 5))},
-        latent={"snapshot": four, "gr": four + 1, "fr": four},
-        mean=np.zeros(2),
-        distance={"gr": 1.41, "fr": 0.0},
-        first_log_likelihood={"snapshot": -0.1, "gr": -77.7, "fr": -0.6},
-        second_log_likelihood={"gr": -0.2, "fr": -0.3},
-    )
-    theta = np.arange(1, 5) / 2
-    return moons, ToyLosses(1.0, theta, theta**2 / 2 - np.log(theta), (theta - 1) ** 2)
 
 
 def build(written: Path, out: Path) -> str:
