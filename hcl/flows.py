@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from hcl.image_flows import glow, realnvp_image
 from hcl.vector_flows import RealNVP
 
 
@@ -51,12 +52,23 @@ class Flow(Protocol):
 class FlowSettings:
     """Which flow, and how large. The defaults are the paper's for embeddings.
 
+    ================  ===========  =================  ==============
+    the paper's       embeddings   MNIST with SVHN    split MNIST
+    ================  ===========  =================  ==============
+    ``kind``          realnvp      realnvp-image      glow
+    ``scales``        1            3                  2
+    ``couplings``     8            16                 28
+    ``hidden_layers`` 3            8                  3
+    ``hidden``        512          64                 200
+    ================  ===========  =================  ==============
+
     Attributes:
         kind: ``realnvp`` for vectors; ``realnvp-image`` and ``glow`` for images.
         couplings: couplings in all.
-        hidden_layers: hidden layers of each coupling network.
-        hidden: width of those layers.
+        hidden_layers: hidden layers of each coupling network; residual blocks in ``realnvp-image``.
+        hidden: width of those layers; channels in a flow on images.
         bound: largest absolute log-scale of one coupling.
+        scales: resolutions of a flow on images.
     """
 
     kind: Literal["realnvp", "realnvp-image", "glow"] = "realnvp"
@@ -64,18 +76,19 @@ class FlowSettings:
     hidden_layers: int = 3
     hidden: int = 512
     bound: float = 3.0
+    scales: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("couplings", "hidden_layers", "hidden"):
+        for name in ("couplings", "hidden_layers", "hidden", "scales"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be 1 or more, found {getattr(self, name)}")
         if self.bound <= 0:
             raise ValueError(f"bound: must be positive, found {self.bound}")
+        if self.kind == "realnvp" and self.scales != 1:
+            raise ValueError(f"scales: a flow on vectors has 1, found {self.scales}")
 
 
-def build_flow(
-    settings: FlowSettings, shape: tuple[int, ...], generator: torch.Generator
-) -> RealNVP:
+def build_flow(settings: FlowSettings, shape: tuple[int, ...], generator: torch.Generator) -> Flow:
     """The flow of ``settings`` for samples of ``shape``: (D,), or (C, H, W) for images."""
     if settings.kind == "realnvp":
         if len(shape) != 1:
@@ -88,4 +101,22 @@ def build_flow(
             bound=settings.bound,
             generator=generator,
         )
-    raise ValueError(f"kind: no flow {settings.kind!r}")
+    if settings.kind == "realnvp-image":
+        return realnvp_image(
+            shape,
+            scales=settings.scales,
+            couplings=settings.couplings,
+            channels=settings.hidden,
+            blocks=settings.hidden_layers,
+            bound=settings.bound,
+            generator=generator,
+        )
+    return glow(
+        shape,
+        scales=settings.scales,
+        couplings=settings.couplings,
+        channels=settings.hidden,
+        layers=settings.hidden_layers,
+        bound=settings.bound,
+        generator=generator,
+    )
