@@ -53,7 +53,6 @@ def small_params() -> dict[str, Any]:
             "training": {"batch_size": 8, "learning_rate": 1e-3, "save_model": True},
         }
     }
-    values["moons"] = {"steps": 3, "samples": 20, "grid": 8}
     values["moons"] = {"steps": 2, "samples": 20, "grid": 10}
     values["toy_losses"] = {"steps": 10, "samples": 10}
     return values
