@@ -1,0 +1,56 @@
+"""Every section of ``params.yaml`` is valid, those that the default grid leaves out too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hcl.datasets import DatasetSettings
+from hcl.extraction import ExtractSettings
+from hcl.flows import FlowSettings
+from hcl.learners import MethodSettings
+from hcl.moons import MoonsSettings
+from hcl.settings import build, load_yaml, section
+from hcl.tasks import StreamSettings
+from hcl.toy_losses import ToySettings
+from hcl.training import TrainingSettings
+from tests.imports import ROOT
+
+PARAMS = ROOT / "params.yaml"
+VALUES = load_yaml(PARAMS)
+SECTIONS: list[tuple[str, Any]] = [
+    ("extract", ExtractSettings),
+    ("moons", MoonsSettings),
+    ("toy_losses", ToySettings),
+    *((f"datasets.{name}", DatasetSettings) for name in VALUES["datasets"]),
+    *((f"methods.{name}", MethodSettings) for name in VALUES["methods"]),
+    *((f"benchmarks.{name}.stream", StreamSettings) for name in VALUES["benchmarks"]),
+    *((f"benchmarks.{name}.flow", FlowSettings) for name in VALUES["benchmarks"]),
+    *((f"benchmarks.{name}.training", TrainingSettings) for name in VALUES["benchmarks"]),
+]
+
+
+@pytest.mark.parametrize(("key", "settings"), SECTIONS)
+def test_a_section_is_valid(key: str, settings: type) -> None:
+    assert isinstance(build(settings, section(VALUES, key, PARAMS), PARAMS, key), settings)
+
+
+def test_there_is_no_section_that_nothing_reads() -> None:
+    read = {key.split(".")[0] for key, _ in SECTIONS} | {"grid", "seeds"}
+    assert set(VALUES) == read
+
+
+def test_the_grid_names_what_is_declared() -> None:
+    assert set(VALUES["grid"]) == {"datasets", "benchmarks", "methods"}
+    for kind, names in VALUES["grid"].items():
+        assert set(names) <= set(VALUES[kind])
+    for name in VALUES["grid"]["benchmarks"]:
+        stream = build(StreamSettings, VALUES["benchmarks"][name]["stream"], PARAMS)
+        assert set(stream.datasets) <= set(VALUES["grid"]["datasets"])
+
+
+def test_overrides_name_benchmarks_that_exist() -> None:
+    for name, values in VALUES["methods"].items():
+        method = build(MethodSettings, values, PARAMS, f"methods.{name}")
+        assert set(method.on) <= set(VALUES["benchmarks"])
