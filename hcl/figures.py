@@ -428,7 +428,7 @@ def detector_trace(ax: Axes, view: TraceView, title: str, columns: int = 700) ->
     ax.set_ylabel(view.label)
     ax.set_title(title)
     ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=5, handlelength=1.6, borderaxespad=0
+        loc="upper center", bbox_to_anchor=(0.5, -0.28), ncols=5, handlelength=1.6, borderaxespad=0
     )
 
 

@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 from hcl.figures import DARK, css_name
 from hcl.paper import METRICS
 from hcl.results import Result
-from hcl.tables import Cell, Row, Table, has_paper, number, title_of
+from hcl.tables import Cell, Table, compared, number, title_of
 
 DESCRIPTIONS = {
     "adam": "plain training, nothing done against forgetting: the lower bound",
@@ -83,6 +83,7 @@ figure svg text{{font-family:inherit!important}}
 gap:1.1rem 1.4rem;margin:.8rem 0 .6rem}}
 .panels figure{{margin:0}}
 .panels svg{{width:100%;max-width:24rem}}
+.panels.small{{grid-template-columns:repeat(auto-fill,minmax(min(15rem,100%),1fr))}}
 .panels.large{{grid-template-columns:repeat(auto-fill,minmax(min(27rem,100%),1fr))}}
 .panels.large svg{{max-width:36rem}}
 details{{margin:.5rem 0}}
@@ -98,10 +99,13 @@ footer{{color:var(--muted);font-size:.875rem;padding-top:2rem;padding-bottom:3re
 @media (max-width:40rem){{th,td{{padding:.3rem .5rem}}table{{font-size:.82rem}}
 thead th{{white-space:normal}}td small{{display:block}}
 main,header,footer{{padding-left:1rem;padding-right:1rem}}}}
-@media print{{@page{{margin:1.6cm}}body{{font-size:9.5pt}}nav,.screen{{display:none}}
-main,header,footer{{max-width:none;padding:0}}h2{{break-before:page;border:0}}h3{{break-after:avoid}}
-figure,tr,.panels figure{{break-inside:avoid}}.scroll{{overflow:visible}}
-.wide svg{{min-width:0;max-width:100%}}.panels{{grid-template-columns:repeat(2,1fr)}}
+@media print{{@page{{margin:1.6cm}}body{{font-size:9.5pt}}nav{{display:none}}
+details::details-content{{content-visibility:visible;block-size:auto}}
+main,header,footer{{max-width:none;padding:0}}section+section h2{{break-before:page}}
+h2,h3,caption,thead{{break-after:avoid}}figure,tr,.panels figure{{break-inside:avoid}}
+.dot{{print-color-adjust:exact;-webkit-print-color-adjust:exact}}.scroll{{overflow:visible}}
+.wide svg{{min-width:0;max-width:100%}}.panels{{grid-template-columns:repeat(3,1fr)}}
+.panels.large{{grid-template-columns:repeat(2,1fr)}}
 table{{font-size:8pt}}th,td{{padding:.2rem .4rem}}a{{color:inherit;text-decoration:none}}
 tbody th,thead th{{position:static!important}}}}
 """
@@ -148,36 +152,28 @@ def page(title: str, lede: str, sections: Sequence[tuple[str, str, str]], footer
 
 
 def table_html(table: Table, caption: str) -> str:
-    """Ours; with the paper's figure and the gap in points where the paper has the metrics."""
-    compare = has_paper(table) and table.columns == METRICS
-    head = "<tr>" + _th("method", rowspan=2 if compare else 1)
-    for column in table.columns:
+    """Ours; with the paper's figure and the gap in points where the paper has the metric."""
+    beside = compared(table)
+    above, below = _th("method", rowspan=2 if any(beside) else 1), ""
+    for column, compare in zip(table.columns, beside, strict=True):
         arrow = {"forgetting": " ↓"}.get(column, " ↑" if column in METRICS else "")
         title = escape(title_of(column)) + f'<span aria-hidden="true">{arrow}</span>'
-        head += (
-            f'<th scope="colgroup" colspan="3">{title}</th>'
-            if compare
-            else f'<th scope="col">{title}</th>'
-        )
-    head += "</tr>"
-    if compare:
-        head += "<tr>" + (_th("ours") + _th("paper") + _th("gap")) * len(table.columns) + "</tr>"
+        kind = 'scope="colgroup" colspan="3"' if compare else 'scope="col"'
+        above += f"<th {kind}>{title}</th>"
+        below += _th("ours") + (_th("paper") + _th("gap") if compare else "")
+    head = f"<tr>{above}</tr>" + (f"<tr>{below}</tr>" if any(beside) else "")
     body, agnostic_before = "", False
     for row in table.rows:
         first = row.task_agnostic and not agnostic_before
         agnostic_before = row.task_agnostic
         body += '<tr class="first-agnostic">' if first else "<tr>"
         body += f'<th scope="row">{escape(row.label)}</th>'
-        body += "".join(_cells(row, column, cell, compare) for column, cell in _pairs(table, row))
+        body += "".join(map(_cells, table.columns, row.cells, beside))
         body += "</tr>\n"
     return _wrap(caption, head, body)
 
 
-def _pairs(table: Table, row: Row) -> list[tuple[str, Cell]]:
-    return list(zip(table.columns, row.cells, strict=True))
-
-
-def _cells(row: Row, column: str, cell: Cell, compare: bool) -> str:
+def _cells(column: str, cell: Cell, compare: bool) -> str:
     spread = f" <small>± {number(cell.std)}</small>" if cell.std is not None else ""
     best = ' class="best"' if cell.best else ""
     said = '<span class="hidden">best: </span>' if cell.best else ""
@@ -243,10 +239,12 @@ def figure_html(picture: Picture) -> str:
     return f"<figure>{picture.svg}{caption}</figure>\n"
 
 
-def panels_html(pictures: Sequence[Picture], caption: str, large: bool = False) -> str:
-    """Many figures side by side, as many as fit."""
+def panels_html(
+    pictures: Sequence[Picture], caption: str, size: Literal["small", "medium", "large"] = "medium"
+) -> str:
+    """Many figures side by side, as many as fit: four small, three medium or two large."""
     return (
-        f'<div class="panels{" large" if large else ""}">'
+        f'<div class="panels {size}">'
         + "".join(figure_html(picture) for picture in pictures)
         + f'</div>\n<p class="note">{caption}</p>\n'
     )

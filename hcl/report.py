@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -238,7 +238,7 @@ def _by_task_figures(results: Sequence[Result], folder: Path) -> str:
     return panels_html(
         pictures,
         "Mean over seeds, bars of one standard deviation; dashed: task-agnostic.",
-        large=True,
+        size="large",
     )
 
 
@@ -279,7 +279,7 @@ def _panels(
     caption: str,
     width: float = 3.4,
     height: float = 2.5,
-    columns: int = 3,
+    columns: Literal[3, 4] = 3,
 ) -> str:
     """Many panels: one figure of all as files, and one drawing each in the page, which wraps."""
     figures.save(figures.grid(draws, columns, width, height), stem)
@@ -287,7 +287,7 @@ def _panels(
     for draw, name, description in zip(draws, names, descriptions, strict=True):
         figure = figures.panel(draw, width, height)
         pictures.append(Picture(_svg(figure, stem.with_name(f"{stem.name}-{name}"), description)))
-    return panels_html(pictures, caption)
+    return panels_html(pictures, caption, "small" if columns == 4 else "medium")
 
 
 def _bars(results: Sequence[Result], folder: Path) -> str:
@@ -562,10 +562,12 @@ def _provenance_html(results: dict[str, list[Result]]) -> str:
     )
     for benchmark, methods in results.items():
         about = methods[0].about
-        rows = [("commands", f"hcl train --benchmark {benchmark} --method …; hcl evaluate …")]
-        for source in about["sources"]:
-            for key, value in source.items():
-                rows.append((f"{source['dataset']}: {key}", value))
+        rows = [
+            (f"{source['dataset']}: {key.replace('_', ' ')}", value)
+            for source in about["sources"]
+            for key, value in source.items()
+            if key != "dataset"
+        ]
         sizes = [
             [
                 f"task {i + 1}",
@@ -583,7 +585,7 @@ def _provenance_html(results: dict[str, list[Result]]) -> str:
                 sizes,
             )
         )
-        parts.append(facts_table("Data and backbone", rows[1:]))
+        parts.append(facts_table("Data and backbone", rows))
         versions = [(key, str(value)) for key, value in about["versions"].items()]
         parts.append(facts_table("Versions", versions))
         for result in methods:

@@ -242,17 +242,15 @@ def _latent_panel(ax: Axes, found: MoonsStudy) -> None:
             label=label,
             zorder=3,
         )
-    ax.set_aspect("equal", adjustable="datalim")
-    ax.margins(0.12)
-    ax.set(xticks=[], yticks=[])
-    ax.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.02),
-        ncols=3,
-        handletextpad=0.1,
-        columnspacing=0.8,
-        borderaxespad=0,
-    )
+    # As wide as the other panels, with the rings to the right: the key stands beside them.
+    left, right, bottom, top = VIEW
+    reach = max(np.abs(z - found.mean).max() for z in found.latent.values())
+    height = 2 * max(2.2, 1.1 * float(reach))
+    width = height * (right - left) / (top - bottom)
+    x, y = (float(value) for value in found.mean)
+    ax.set(xlim=(x + height / 2 - width, x + height / 2), ylim=(y - height / 2, y + height / 2))
+    ax.set(xticks=[], yticks=[], aspect="equal")
+    ax.legend(loc="upper left", handletextpad=0.1, borderaxespad=0.2)
     _frame(ax, "Replay points, latent")
 
 
@@ -278,6 +276,6 @@ def toy_panel(found: ToyLosses) -> Draw:
         ax.set_ylabel("loss")
         ax.set_title("f(x) = θx")
         ax.grid(axis="y")
-        ax.legend(loc="upper center")
+        ax.legend(loc="upper left", bbox_to_anchor=(0.42, 1))
 
     return draw

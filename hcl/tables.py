@@ -152,9 +152,16 @@ def mean_std(mean: float | None, std: float | None) -> str:
     return number(mean) if mean is None or std is None else f"{number(mean)} ± {number(std)}"
 
 
-def has_paper(table: Table) -> bool:
-    """Whether the paper has a number for any cell."""
-    return any(cell.paper is not None for row in table.rows for cell in row.cells)
+def compared(table: Table) -> tuple[bool, ...]:
+    """For each column, whether the paper's figures stand beside ours.
+
+    The metrics are compared, the single tasks not: a table of these would be too wide to read, and
+    ``tidy_csv`` has them.
+    """
+    return tuple(
+        column in METRICS and any(row.cells[i].paper is not None for row in table.rows)
+        for i, column in enumerate(table.columns)
+    )
 
 
 def title_of(column: str) -> str:
@@ -164,15 +171,15 @@ def title_of(column: str) -> str:
 
 def markdown(table: Table) -> str:
     """A Markdown table, best in bold; with the paper's figure and the gap where there is one."""
-    compare = has_paper(table) and table.columns == METRICS
+    beside = compared(table)
     header = ["method"]
-    for column in table.columns:
+    for column, compare in zip(table.columns, beside, strict=True):
         header += [title_of(column)] + (["paper", "gap"] if compare else [])
     lines = ["| " + " | ".join(header) + " |"]
     lines.append("| --- |" + " ---: |" * (len(header) - 1))
     for row in table.rows:
         cells = [row.label]
-        for cell in row.cells:
+        for cell, compare in zip(row.cells, beside, strict=True):
             text = mean_std(cell.mean, cell.std)
             cells.append(f"**{text}**" if cell.best else text)
             if compare:
@@ -200,24 +207,24 @@ def plain(table: Table) -> str:
 
 def latex(table: Table) -> str:
     """A LaTeX table for booktabs, best in bold."""
-    compare = has_paper(table) and table.columns == METRICS
-    each = 2 if compare else 1
+    beside = compared(table)
     head = " & ".join(
-        f"\\multicolumn{{{each}}}{{c}}{{{title_of(c)}}}" if compare else title_of(c)
-        for c in table.columns
+        f"\\multicolumn{{2}}{{c}}{{{title_of(column)}}}" if compare else title_of(column)
+        for column, compare in zip(table.columns, beside, strict=True)
     )
     lines = [
         f"% {table.benchmark}" + (f"; paper: {table.paper.source}" if table.paper else ""),
-        f"\\begin{{tabular}}{{l{'r' * each * len(table.columns)}}}",
+        f"\\begin{{tabular}}{{l{'r' * (len(beside) + sum(beside))}}}",
         "\\toprule",
         f"method & {head} \\\\",
     ]
-    if compare:
-        lines.append("& " + " & ".join(["ours & paper"] * len(table.columns)) + " \\\\")
+    if any(beside):
+        below = ("ours & paper" if compare else "ours" for compare in beside)
+        lines.append("& " + " & ".join(below) + " \\\\")
     lines.append("\\midrule")
     for row in table.rows:
         cells = [_escape(row.label)]
-        for cell in row.cells:
+        for cell, compare in zip(row.cells, beside, strict=True):
             text = _latex_number(cell.mean, cell.std)
             cells.append(f"\\textbf{{{text}}}" if cell.best else text)
             if compare:
