@@ -28,6 +28,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.floating]
@@ -374,18 +375,18 @@ def detector_trace(ax: Axes, view: TraceView, title: str, columns: int = 700) ->
     margin = 0.25 * (top - bottom or 1.0)
     bottom, top = bottom - margin, top + margin
 
-    x = np.arange(count) + 1
+    at, lowest, highest = _binned(np.arange(count) + 1, view.values, columns)
+    near = np.minimum(at.astype(int), count) - 1  # the bounds move slowly: one a column will do
     ax.fill_between(
-        x,
-        np.clip(low, bottom, top),
-        np.clip(high, bottom, top),
-        where=bounded.tolist(),
+        at,
+        np.clip(low, bottom, top)[near],
+        np.clip(high, bottom, top)[near],
+        where=bounded[near].tolist(),
         color=BLUE,
         alpha=0.16,
         linewidth=0,
         label=f"typical set, mean ± {view.threshold:g}σ",
     )
-    at, lowest, highest = _binned(x, view.values, columns)
     lowest, highest = np.clip(lowest, bottom, top), np.clip(highest, bottom, top)
     ax.fill_between(at, lowest, highest, color=INK, alpha=0.25, linewidth=0)
     ax.plot(
@@ -471,15 +472,11 @@ def latent_view(
                 linewidth=0,
                 alpha=0.6,
             )
-    angle = np.linspace(0, 2 * np.pi, 60)
     for centre, t in zip(means, mean_task, strict=True):
         colour = TASK_COLOURS[t % len(TASK_COLOURS)]
-        ax.plot(
-            centre[0] + 2 * np.cos(angle), centre[1] + 2 * np.sin(angle), color=INK, linewidth=1.8
-        )
-        ax.plot(
-            centre[0] + 2 * np.cos(angle), centre[1] + 2 * np.sin(angle), color=colour, linewidth=1
-        )
+        for line, width in ((INK, 1.8), (colour, 1.0)):  # ink about the colour, to stand out
+            ax.add_patch(Circle((centre[0], centre[1]), 2, fill=False, color=line, linewidth=width))
+    ax.autoscale_view()
     ax.set_aspect("equal", adjustable="datalim")
     ax.set_xticks([])
     ax.set_yticks([])

@@ -18,7 +18,7 @@ from hcl.embeddings import Embeddings
 from hcl.model_file import load_model
 from hcl.tasks import Benchmark
 
-POINTS = 25  # test points of each class of each task
+POINTS = 500  # test points in all, about: more would hide each other
 
 
 def latent_view(
@@ -51,9 +51,10 @@ def latent_view(
             np.ndindex(learner_tasks, classes), (means - centre) @ axes.T, strict=True
         )
     ]
+    each = max(2, POINTS // (len(benchmark.tasks) * benchmark.num_classes))
     for index, task in enumerate(benchmark.tasks):
         for k in range(benchmark.num_classes):
-            chosen = task.test.rows[task.test.y == k][:POINTS]
+            chosen = task.test.rows[task.test.y == k][:each]
             x = torch.from_numpy(np.array(embeddings[task.dataset].x[chosen]))
             with torch.no_grad():
                 z = model.flow(x.reshape(len(x), *model.flow.shape))[0].double().numpy()

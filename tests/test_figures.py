@@ -121,6 +121,7 @@ def test_trace_marks_true_found_and_false_changes_in_their_batches() -> None:
     band = ax.collections[0].get_paths()[0].vertices
     assert band[:, 1].min() == pytest.approx(-120)  # mean − λσ
     assert band[:, 1].max() == pytest.approx(-80)
+    assert band[:, 0].min() == 6  # five batches have no bounds yet
 
 
 def test_a_long_trace_keeps_its_extremes() -> None:
@@ -148,9 +149,11 @@ def test_latent_view_draws_points_by_task_and_a_ring_a_gaussian() -> None:
         )
     )
     assert sorted(len(c.get_offsets()) for c in ax.collections if len(c.get_offsets())) == [1, 1, 1]
-    rings = [line.get_xydata() for line in ax.lines]
-    radius = np.linalg.norm(rings[-1] - [5.0, 5.0], axis=1)
-    np.testing.assert_allclose(radius, 2)
+    rings = {(ring.center, ring.radius) for ring in ax.patches}
+    assert rings == {((0.0, 0.0), 2), ((5.0, 5.0), 2)}
+    low, high = ax.get_xlim()
+    assert low <= -2
+    assert high >= 7
 
 
 def simple(ax: Axes) -> None:
