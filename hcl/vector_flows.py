@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 # Layer sizes of each coupling's network: inputs, hidden layers, outputs.
 Sizes = tuple[tuple[int, ...], ...]
-# A network's layers, each with its weight (outputs, inputs) and its bias (outputs,).
+# A network's layers, each with its weight (inputs, outputs) and its bias (outputs,).
 Network = list[tuple[Tensor, Tensor]]
 
 
@@ -65,20 +65,45 @@ def networks(weights: Tensor, sizes: Sizes) -> list[Network]:
     lengths = [length for i, o in layers for length in (i * o, o)]
     parts = weights.split(lengths)
     pairs = [
-        (weight.view(o, i), bias)
+        (weight.view(i, o), bias)
         for weight, bias, (i, o) in zip(parts[::2], parts[1::2], layers, strict=True)
     ]
     depth = len(sizes[0]) - 1
     return [pairs[start : start + depth] for start in range(0, len(pairs), depth)]
 
 
+class Layers:
+    """``networks``, taken once for a vector of weights and kept while it stays where it is.
+
+    Views see every update in place. They carry no gradient: not for use under autograd.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.weights = torch.empty(0)
+        self.views: list[Network] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Layers:
+        return Layers(self.sizes)
+
+    def of(self, weights: Tensor) -> list[Network]:
+        """The layers of ``weights``."""
+        if torch.compiler.is_compiling():
+            return networks(weights, self.sizes)
+        same = weights.data_ptr() == self.weights.data_ptr() and weights.dtype == self.weights.dtype
+        if not same or weights.device != self.weights.device:
+            self.weights = weights.detach()
+            self.views = networks(self.weights, self.sizes)
+        return self.views
+
+
 def perceptron(x: Tensor, network: Network) -> list[Tensor]:
     """A multi-layer perceptron with ReLU: the input of each layer, then the output of the last."""
     activations = [x]
     for weight, bias in network[:-1]:
-        activations.append(torch.addmm(bias, activations[-1], weight.T).relu_())
+        activations.append(torch.addmm(bias, activations[-1], weight).relu_())
     weight, bias = network[-1]
-    activations.append(torch.addmm(bias, activations[-1], weight.T))
+    activations.append(torch.addmm(bias, activations[-1], weight))
     return activations
 
 
@@ -133,23 +158,29 @@ def couple_gradient(
     grad = torch.cat((grad_raw, grad_shift), dim=1)
     for index in reversed(range(len(network))):
         grad_weight, grad_bias = grad_network[index]
-        torch.mm(grad.T, activations[index], out=grad_weight)
+        torch.mm(activations[index].T, grad, out=grad_weight)
         torch.sum(grad, 0, out=grad_bias)
         if index > 0:
             grad = torch.ops.aten.threshold_backward(
-                grad @ network[index][0], activations[index], 0
+                grad @ network[index][0].T, activations[index], 0
             )
     return grad_b, grad
 
 
+def cut(x: Tensor, layers: list[Network]) -> list[Tensor]:
+    """The two halves: the input of the first coupling's network, and the rest."""
+    first = len(layers[0][0][0])
+    return list(x.split((first, x.shape[1] - first), dim=1))
+
+
 def couple_all(
-    x: Tensor, weights: Tensor, sizes: Sizes, bound: float, keep: bool
+    x: Tensor, layers: list[Network], bound: float, keep: bool
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """All couplings in turn; with ``keep``, also what their gradients need."""
-    halves = list(x.split((sizes[0][0], x.shape[1] - sizes[0][0]), dim=1))
+    halves = cut(x, layers)
     log_det = x.new_zeros(len(x))
     kept = []
-    for index, network in enumerate(networks(weights, sizes)):
+    for index, network in enumerate(layers):
         given, changed = index % 2, 1 - index % 2
         halves[changed], term, saved = couple(halves[given], halves[changed], network, bound)
         log_det += term
@@ -180,7 +211,10 @@ class GradientMemory:
         if torch.compiler.is_compiling() or tensor.device.type != "cpu" or dtype is None:
             return torch.empty_like(tensor)
         if self.array is None or self.array.dtype != dtype or self.array.shape != tensor.shape:
-            self.array = np.empty(tensor.shape, dtype)
+            # Aligned to a cache line, as torch's own memory is: products write to it faster.
+            memory = np.empty(tensor.nbytes + 64, np.uint8)
+            start = -memory.ctypes.data % 64
+            self.array = memory[start : start + tensor.nbytes].view(dtype).reshape(tensor.shape)
         elif sys.getrefcount(self.array) > 2:  # ours, and the argument of getrefcount
             return torch.empty_like(tensor)
         return torch.from_numpy(self.array)
@@ -198,12 +232,12 @@ class _Couplings(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         weights: Tensor,
-        sizes: Sizes,
+        layers: Layers,
         bound: float,
         memory: GradientMemory,
     ) -> tuple[Tensor, Tensor]:
-        z, log_det, kept = couple_all(x, weights, sizes, bound, keep=True)
-        ctx.sizes, ctx.bound, ctx.memory = sizes, bound, memory
+        z, log_det, kept = couple_all(x, layers.of(weights), bound, keep=True)
+        ctx.layers, ctx.bound, ctx.memory = layers, bound, memory
         ctx.save_for_backward(weights, *kept)
         return z, log_det
 
@@ -213,12 +247,11 @@ class _Couplings(torch.autograd.Function):
         ctx: Any, grad_z: Tensor, grad_log_det: Tensor
     ) -> tuple[Tensor | None, Tensor, None, None, None]:
         weights, *kept = ctx.saved_tensors
-        count = len(kept) // len(ctx.sizes)
+        layers = ctx.layers.of(weights)
+        count = len(kept) // len(layers)
         grad_weights = ctx.memory.empty_like(weights)
-        layers = networks(weights, ctx.sizes)
-        grad_layers = networks(grad_weights, ctx.sizes)
-        cut = ctx.sizes[0][0]
-        grads = list(grad_z.split((cut, grad_z.shape[1] - cut), dim=1))
+        grad_layers = networks(grad_weights, ctx.layers.sizes)
+        grads = cut(grad_z, layers)
         for index in reversed(range(len(layers))):
             given, changed = index % 2, 1 - index % 2
             saved = kept[index * count : (index + 1) * count]
@@ -226,7 +259,7 @@ class _Couplings(torch.autograd.Function):
                 grads[changed], grad_log_det, saved, layers[index], grad_layers[index], ctx.bound
             )
             if index > 0 or ctx.needs_input_grad[0]:
-                grads[given] = torch.addmm(grads[given], grad_hidden, layers[index][0][0])
+                grads[given] = torch.addmm(grads[given], grad_hidden, layers[index][0][0].T)
         grad_x = torch.cat(grads, dim=1) if ctx.needs_input_grad[0] else None
         return grad_x, grad_weights, None, None, None
 
@@ -272,18 +305,19 @@ class RealNVP(nn.Module):
         self.size = size
         self.bound = bound
         self.scaling = Scaling(size)
-        self._memory = GradientMemory()
         halves = ((size + 1) // 2, size // 2)
         self.sizes: Sizes = tuple(
             (halves[index % 2], *[hidden] * hidden_layers, 2 * halves[1 - index % 2])
             for index in range(couplings)
         )
+        self._layers = Layers(self.sizes)
+        self._memory = GradientMemory()
         count = sum((i + 1) * o for network in self.sizes for i, o in pairwise(network))
         self.weights = nn.Parameter(torch.zeros(count))
         with torch.no_grad():
             for network in networks(self.weights, self.sizes):
                 for weight, bias in network[:-1]:
-                    limit = weight.shape[1] ** -0.5
+                    limit = len(weight) ** -0.5
                     weight.uniform_(-limit, limit, generator=generator)
                     bias.uniform_(-limit, limit, generator=generator)
 
@@ -305,15 +339,18 @@ class RealNVP(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x, log_det = self.scaling(x)
         if torch.is_grad_enabled():
-            z, term = _Couplings.apply(x, self.weights, self.sizes, self.bound, self._memory)
+            z, term = _Couplings.apply(x, self.weights, self._layers, self.bound, self._memory)
         else:
-            z, term, _ = couple_all(x, self.weights, self.sizes, self.bound, keep=False)
+            z, term, _ = couple_all(x, self._layers.of(self.weights), self.bound, keep=False)
         return z, log_det + term
 
     def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        halves = list(z.split((self.sizes[0][0], self.size - self.sizes[0][0]), dim=1))
+        if torch.is_grad_enabled():
+            layers = networks(self.weights, self.sizes)
+        else:
+            layers = self._layers.of(self.weights)
+        halves = cut(z, layers)
         log_det = z.new_zeros(len(z))
-        layers = networks(self.weights, self.sizes)
         for index in reversed(range(len(layers))):
             given, changed = index % 2, 1 - index % 2
             halves[changed], term = uncouple(
@@ -328,8 +365,9 @@ class RealNVP(nn.Module):
         """Every weight and value on the way from x to z, each with its layer's name."""
         x, _ = self.scaling(x)
         yield "scaling", x
-        halves = list(x.split((self.sizes[0][0], self.size - self.sizes[0][0]), dim=1))
-        for index, network in enumerate(networks(self.weights, self.sizes)):
+        layers = networks(self.weights, self.sizes)
+        halves = cut(x, layers)
+        for index, network in enumerate(layers):
             given, changed = index % 2, 1 - index % 2
             outputs = perceptron(halves[given], network)[1:]
             for depth, (layer, output) in enumerate(zip(network, outputs, strict=True)):

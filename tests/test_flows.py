@@ -119,8 +119,9 @@ class Coupling(Transform):
         first = self.index % 2 == 0
         h = v[..., : self.cut] if first else v[..., self.cut :]
         for weight, bias in self.layers[:-1]:
-            h = torch.relu(torch.nn.functional.linear(h, weight, bias))
-        r, m = torch.nn.functional.linear(h, *self.layers[-1]).chunk(2, dim=-1)
+            h = torch.relu(h @ weight + bias)
+        weight, bias = self.layers[-1]
+        r, m = (h @ weight + bias).chunk(2, dim=-1)
         s = r / (1 + r.abs() / self.bound)
         zeros = torch.zeros_like(v[..., : self.cut] if first else v[..., self.cut :])
         parts = [(zeros, s), (zeros, m)] if first else [(s, zeros), (m, zeros)]
