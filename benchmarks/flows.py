@@ -1,7 +1,7 @@
 """Our RealNVP beside normflows, nflows, FrEIA and zuko: the same architecture, one process.
 
 Each library gets eight affine couplings on two halves of 1280 features, with MLPs of three hidden
-layers of 512 and ReLU, and so the same number of weights, which is printed. Libraries take turns
+layers of 512 and ReLU, and so the same number of weights, which is checked. Libraries take turns
 within every round, so that a busy moment of the machine falls on all of them; a figure is the
 median over rounds, in milliseconds of processor time (user and system) on one thread.
 
@@ -184,25 +184,29 @@ def main() -> None:
     torch.set_flush_denormal(True)
     torch.manual_seed(0)  # the peers draw from torch's global generator
     contestants = {name: make() for name, make in LIBRARIES.items()}
-    for name, contestant in contestants.items():
-        print(f"{name:10} {contestant.weights:,} weights")
+    counts = {contestant.weights for contestant in contestants.values()}
+    if len(counts) > 1:
+        raise SystemExit(f"the flows differ in size: {sorted(counts)} weights")
+    print(f"{counts.pop():,} weights each, torch {torch.__version__}, milliseconds\n")
+    print(f"| batch | | {' | '.join(contestants)} | fastest peer / hcl |")
+    print(f"| --- | --- |{' --- |' * (len(contestants) + 1)}")
     for batch in arguments.batches:
         x = torch.randn(batch, SIZE)
-        tables = {
-            "training step, plain Adam": {
+        rows = {
+            "training step, peers with plain Adam": {
                 name: training_step(c, x, fused=name == "hcl") for name, c in contestants.items()
             },
-            "training step, fused Adam": {
+            "training step, all with fused Adam": {
                 name: training_step(c, x, fused=True) for name, c in contestants.items()
             },
             "log-likelihood": {name: log_likelihood(c, x) for name, c in contestants.items()},
             "sampling": {name: sampling(c, x) for name, c in contestants.items()},
         }
-        for title, actions in tables.items():
+        for title, actions in rows.items():
             times = measure(actions, arguments.rounds, inner=3 if batch < 100 else 1)
             ratio = min(value for name, value in times.items() if name != "hcl") / times["hcl"]
-            cells = "  ".join(f"{name} {value:.1f}" for name, value in times.items())
-            print(f"batch {batch:3}  {title:26}  {cells}  fastest peer / hcl {ratio:.2f}")
+            cells = " | ".join(f"{value:.1f}" for value in times.values())
+            print(f"| {batch} | {title} | {cells} | {ratio:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

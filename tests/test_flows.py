@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -297,6 +298,24 @@ def test_the_gradient_keeps_its_memory_from_step_to_step() -> None:
         step(flow, x).backward()
         places.add(flow.weights.grad.data_ptr())
     assert len(places) == 1
+
+
+def test_the_layers_follow_their_weights() -> None:
+    """They are taken once; a flow whose weights moved in memory must not see the old ones."""
+    flow, x = make_flow(6, 3, 8, 2), make_data(6)
+    other = perturb(make_flow(6, 3, 8, 2), 0.5, seed=3)
+    with torch.no_grad():
+        before = flow(x)[0]
+        flow.weights.copy_(other.weights)
+        assert torch.equal(flow(x)[0], other(x)[0])
+        assert not torch.equal(flow(x)[0], before)
+        flow.weights.data = make_flow(6, 3, 8, 2).weights.data
+        assert torch.equal(flow(x)[0], before)
+        twin = copy.deepcopy(flow)
+        twin.weights.zero_()
+        assert torch.equal(flow(x)[0], before)
+        assert not torch.equal(twin(x)[0], before)
+        assert flow.float()(x.float())[0].dtype == torch.float32
 
 
 def test_a_training_step_is_one_graph() -> None:
