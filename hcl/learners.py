@@ -44,7 +44,7 @@ from torch import Tensor
 
 from hcl.closed_form import ClosedForm
 from hcl.detection import DetectionSettings, Detector
-from hcl.model import HybridModel, Statistics
+from hcl.model import HybridModel, Statistics, check_finite
 from hcl.runs import NEW, RECURRING, SAME
 from hcl.streams import Batch, TaskBatch, TaskBatches
 from hcl.vae import SupervisedCURL, VAESettings
@@ -308,6 +308,8 @@ class FlowLearner:
             self.detector.record(self.task, _sums(statistics), len(x))
         if self.buffers is not None:
             self.buffers.remember(self.task, x, y, self.generator)
+        if loss.device.type == "cpu":  # on a GPU, looking at it would stop the queue: the loop does
+            check_finite(loss, self.model, x)
         self.optimiser.zero_grad()
         loss.backward()
         self.optimiser.step()

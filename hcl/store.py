@@ -9,6 +9,7 @@ that training uses: a changed line of code never meets the results of the old on
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import os
 import shutil
@@ -22,6 +23,7 @@ from hcl.tasks import Benchmark
 STORE = Path(".hcl") / "runs"
 
 
+@functools.cache
 def source_digest(module: str) -> str:
     """SHA-256 over the source of a module of this package and all that it imports from it."""
     package = Path(__file__).parent

@@ -9,6 +9,7 @@ statistic unlike those in the detector's window. Every sample is shown once an e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ SHUFFLE = 1  # keeps the generator of the order apart from others of the same se
 class Batch(NamedTuple):
     """What a task-agnostic learner sees: samples and labels, nothing of the task."""
 
-    x: Tensor  # (n, D)
+    x: Tensor  # (n, D), or (n, C, H, W)
     y: Tensor  # (n,)
 
 
@@ -60,6 +61,7 @@ class Stream:
         batch_size: samples in a batch, give or take one.
         seed: of the order of samples within an epoch.
         device: where the batches are wanted.
+        shape: of one sample, if not (D,): flattened images are given their shape again.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Stream:
         batch_size: int,
         seed: int,
         device: torch.device,
+        shape: tuple[int, ...] | None = None,
     ) -> None:
         check_sources(benchmark, embeddings)
         self.benchmark = benchmark
@@ -78,6 +81,12 @@ class Stream:
         self.device = device
         self._embeddings = embeddings
         self.size: int = embeddings[benchmark.sources[0].dataset].x.shape[1]
+        self.shape = shape or (self.size,)
+        if math.prod(self.shape) != self.size:
+            raise HCLError(
+                f"{benchmark.name}: image_shape {list(self.shape)} has {math.prod(self.shape)} "
+                f"values, but its embeddings have {self.size}."
+            )
 
     def bounds(self, segment: int) -> NDArray[np.int64]:
         """Where the batches of one epoch of a stretch begin and end."""
@@ -141,7 +150,7 @@ class Stream:
     def _gather(self, task: Task, part: Part, chosen: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         x = torch.from_numpy(self._embeddings[task.dataset].x[part.rows[chosen]])
         y = torch.from_numpy(part.y[chosen])
-        return x.to(self.device), y.to(self.device)
+        return x.view(-1, *self.shape).to(self.device), y.to(self.device)
 
 
 class TaskBatches(NamedTuple):

@@ -40,7 +40,7 @@ from hcl.learners import (
     Prediction,
     VAELearner,
 )
-from hcl.model import build_model
+from hcl.model import NonFiniteError, build_model
 from hcl.model_file import save_model
 from hcl.progress import bar
 from hcl.runs import Run, Trace, write_run
@@ -50,6 +50,7 @@ from hcl.vae import SupervisedCURL
 from hcl.vector_flows import RealNVP
 
 FITTING_SAMPLES = 4096  # of the first task, for the scaling
+LOOK_AT_LOSS_EVERY = 50  # steps on a GPU, where a look makes it wait
 CLOSED_FORM_BATCH = 1024  # sums do not depend on it; larger products are faster
 
 
@@ -66,6 +67,7 @@ class TrainingSettings:
             at least a tenth of the root mean square of them all; ``none`` leaves them alone.
         mean_scale: standard deviation of each entry of a random mean μ_{y,t}.
         device: ``auto`` takes a GPU if there is one.
+        image_shape: (C, H, W) of samples that are flattened images, for a flow on images.
         save_model: whether the last model of each run is kept beside it.
         checkpoint_every: steps between checkpoints; one is also written after each stretch.
     """
@@ -76,6 +78,7 @@ class TrainingSettings:
     scaling: Literal["global", "standard", "none"] = "global"
     mean_scale: float = 1.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    image_shape: tuple[int, ...] | None = None
     save_model: bool = False
     checkpoint_every: int = 1000
 
@@ -237,7 +240,16 @@ class Progress:
     predictions: list[Prediction] = field(default_factory=list)
     added_in: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    trace: list[tuple[float, ...]] = field(default_factory=list)  # a row of _trace_row each
+    pending: list[Tensor] = field(default_factory=list)  # losses not looked at yet
+    trace: list[tuple[float, ...]] = field(default_factory=list)  # a row a batch: see _finish
+
+    def settle(self) -> None:
+        """Look at the losses of the last steps."""
+        for loss in torch.stack(self.pending).tolist() if self.pending else ():
+            if not np.isfinite(loss):
+                raise NonFiniteError(f"the loss is {loss}.")
+            self.losses.append(loss)
+        self.pending.clear()
 
 
 def train_seed(job: Job, checkpoint: Path | None = None, position: int = 0) -> tuple[Run, Learner]:
@@ -248,6 +260,7 @@ def train_seed(job: Job, checkpoint: Path | None = None, position: int = 0) -> t
         batch_size=CLOSED_FORM_BATCH if job.method.is_closed_form else job.training.batch_size,
         seed=job.seed,
         device=job.device,
+        shape=job.training.image_shape if job.method.kind == "flow" else None,
     )
     learner = build_learner(job, stream)
     epochs = 1 if job.method.is_closed_form else None  # each sample once
@@ -269,13 +282,17 @@ def train_seed(job: Job, checkpoint: Path | None = None, position: int = 0) -> t
         segment = progress.segment
         for batch in stream.batches(segment, progress.batch, epochs):
             told = batch if job.method.tasks == "given" else batch.without_task()
-            seen = learner.observe(told)
-            _note(progress, seen, segment, batch.task, learner, job)
+            try:
+                _note(progress, learner.observe(told), batch.task, learner)
+            except NonFiniteError as error:
+                raise _diverged(job, progress, batch.task, str(error)) from error
             progress.batch += 1
             steps.update()
             done += 1
             if checkpoint is not None and done % job.training.checkpoint_every == 0:
+                progress.settle()
                 _save(checkpoint, progress, learner)
+        progress.settle()
         progress.predictions.append(_predict(learner, stream))
         progress.segment, progress.batch = segment + 1, 0
         if checkpoint is not None:
@@ -304,7 +321,14 @@ def build_learner(job: Job, stream: Stream) -> Learner:
         vae = SupervisedCURL(method.vae, stream.size, classes, weights).to(job.device)
         vae.set_scaling(*scaling_of(first, training.scaling))
         return VAELearner(vae, method, **options)
-    model = build_model(job.flow, (stream.size,), classes, weights, training.mean_scale)
+    shape = training.image_shape or (stream.size,)
+    try:
+        model = build_model(job.flow, shape, classes, weights, training.mean_scale)
+    except ValueError as error:
+        raise HCLError(
+            f"{job.benchmark.name}: flow.kind {job.flow.kind} does not fit samples of shape "
+            f"{shape} ({error}). Flattened images need training.image_shape: [C, H, W]."
+        ) from error
     model.to(job.device)
     if isinstance(model.flow, RealNVP):
         model.flow.set_scaling(*scaling_of(first, training.scaling))
@@ -341,36 +365,30 @@ def scaling_of(x: Tensor, kind: Literal["global", "standard", "none"]) -> tuple[
     return shift, variance.sqrt().clamp(min=0.1 * overall)
 
 
-def _note(
-    progress: Progress,
-    seen: Observation,
-    segment: int,
-    true_task: int,
-    learner: Learner,
-    job: Job,
-) -> None:
+def _note(progress: Progress, seen: Observation, true_task: int, learner: Learner) -> None:
     """Keep what one batch left behind; a loss that is not finite ends the run."""
     while len(progress.added_in) < learner.num_tasks:
-        progress.added_in.append(segment)
+        progress.added_in.append(progress.segment)
     if seen.loss is not None:
-        loss = float(seen.loss)
-        if not np.isfinite(loss):
-            raise HCLError(
-                f"{job.name} on {job.benchmark.name}, seed {job.seed}: the loss is {loss} at step "
-                f"{len(progress.losses)}, in stretch {segment + 1} of the stream (task "
-                f"{true_task + 1}). "
-                f"Try a lower learning_rate than {_rate(job)}, or another scaling than "
-                f"{job.training.scaling}."
-            )
-        progress.losses.append(loss)
+        progress.pending.append(seen.loss)
+        if len(progress.pending) >= (1 if seen.loss.device.type == "cpu" else LOOK_AT_LOSS_EVERY):
+            progress.settle()
     if seen.evidence is not None:
         evidence = seen.evidence
         numbers = (*evidence.statistics, *evidence.mean, *evidence.std)
-        progress.trace.append((segment, true_task, learner.task, *numbers, evidence.verdict))
+        progress.trace.append(
+            (progress.segment, true_task, learner.task, *numbers, evidence.verdict)
+        )
 
 
-def _rate(job: Job) -> float:
-    return job.method.learning_rate or job.training.learning_rate
+def _diverged(job: Job, progress: Progress, true_task: int, what: str) -> HCLError:
+    rate = job.method.learning_rate or job.training.learning_rate
+    scaling = {"global": "standard"}.get(job.training.scaling, "global")
+    return HCLError(
+        f"{job.name} on {job.benchmark.name}, seed {job.seed}, step {len(progress.losses)}, "
+        f"stretch {progress.segment + 1} of the stream (task {true_task + 1}): {what} Try a "
+        f"learning_rate below {rate:g}, or scaling: {scaling}."
+    )
 
 
 def _predict(learner: Learner, stream: Stream) -> Prediction:

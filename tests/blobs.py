@@ -1,0 +1,63 @@
+"""Synthetic streams: Gaussian blobs in the plane, and blobs embedded in 64 dimensions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from hcl.embeddings import Embeddings
+from hcl.tasks import Benchmark, Part, Segment, Source, Task
+
+
+def blobs_in_the_plane(train: int = 320, test: int = 100, seed: int = 0):
+    """Two tasks of two classes: the classes stand the other way round in the second task.
+
+    So a learner that forgets the first task for the second answers it at chance, or worse.
+    """
+    rng = np.random.default_rng(seed)
+    means = np.array([[[-2.0, 2.0], [-2.0, -2.0]], [[2.0, -2.0], [2.0, 2.0]]])
+    return _sample(rng, means, lambda n: 0.5 * rng.normal(size=(n, 2)), train, test)
+
+
+def blobs_in_64_dimensions(tasks: int = 4, train: int = 320, test: int = 100, seed: int = 0):
+    """Two classes a task, apart in 8 directions of 64, with noise in all of them."""
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.normal(size=(64, 8)))[0].T
+    means = 3.0 * rng.normal(size=(tasks, 2, 8)) @ basis
+    spread = rng.normal(size=(8, 8)) / 4 @ basis
+
+    def noise(n: int) -> np.ndarray:
+        return rng.normal(size=(n, 8)) @ spread + 0.3 * rng.normal(size=(n, 64))
+
+    return _sample(rng, means, noise, train, test)
+
+
+def _sample(rng, means, noise, train, test):
+    """Embeddings of one data set, and the tasks over it: train rows, then test rows of each."""
+    xs, parts = [], []
+    start = 0
+    for of_task in means:
+        rows = []
+        for count in (train, test):
+            y = rng.permutation(np.arange(count) % 2)
+            xs.append(of_task[y] + noise(count))
+            rows.append(Part(np.arange(start, start + count), y.astype(np.int64)))
+            start += count
+        parts.append(rows)
+    x = np.concatenate(xs).astype(np.float32)
+    digest = hashlib.sha256(x.tobytes()).hexdigest()
+    embeddings = Embeddings(
+        x, np.zeros(len(x), np.int64), np.zeros(len(x), np.uint8), {"content_sha256": digest}
+    )
+    empty = Part(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    tasks = tuple(Task("blobs", (2 * i, 2 * i + 1), a, empty, b) for i, (a, b) in enumerate(parts))
+    return {"blobs": embeddings}, tasks, (Source("blobs", digest),)
+
+
+def benchmark(made, order: Sequence[int] | None = None, epochs: int = 1, name: str = "blobs"):
+    """Embeddings and a benchmark that shows the tasks in ``order``."""
+    embeddings, tasks, sources = made
+    order = range(len(tasks)) if order is None else order
+    return embeddings, Benchmark(name, tasks, tuple(Segment(t, epochs) for t in order), sources)

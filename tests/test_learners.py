@@ -1,0 +1,292 @@
+"""Methods: what each minimises, remembers and forgets; detected tasks on synthetic streams."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import torch
+from blobs import benchmark, blobs_in_64_dimensions, blobs_in_the_plane
+
+from hcl.detection import DetectionSettings
+from hcl.errors import HCLError
+from hcl.flows import FlowSettings
+from hcl.learners import Buffers, FlowLearner, MethodSettings
+from hcl.losses import functional_loss, likelihood_loss, replay_loss
+from hcl.model import build_model
+from hcl.runs import NEW, RECURRING, Run
+from hcl.settings import build
+from hcl.streams import Batch, TaskBatch
+from hcl.tasks import Benchmark
+from hcl.training import Job, TrainingSettings, one_thread, train_seed
+
+METHODS = {
+    "adam": MethodSettings(),
+    "mtl": MethodSettings(memory="all"),
+    "er": MethodSettings(memory="buffer", buffer_size=200),
+    "hcl-gr": MethodSettings(memory="generative"),
+    "hcl-fr": MethodSettings(memory="functional", alpha=1.0),
+}
+DETECTED = {
+    name: dataclasses.replace(
+        METHODS[name], tasks="detected", detection=DetectionSettings(window=50)
+    )
+    for name in ("hcl-gr", "hcl-fr")
+}
+STREAMS = {  # data, order of the task-agnostic stream, epochs, flow, training
+    "64": (
+        blobs_in_64_dimensions(train=640),
+        (0, 1, 2, 0, 3),
+        6,
+        FlowSettings(couplings=4, hidden_layers=2, hidden=64),
+        TrainingSettings(learning_rate=1e-3, weight_decay=0.0),
+    ),
+    "plane": (
+        blobs_in_the_plane(train=640),
+        (0, 1, 0),
+        12,
+        FlowSettings(couplings=8, hidden_layers=2, hidden=32),
+        TrainingSettings(learning_rate=2e-3, weight_decay=0.0, mean_scale=4.0),
+    ),
+}
+
+
+@functools.cache
+def run(stream: str, name: str, detected: bool = False) -> tuple[Run, Benchmark]:
+    made, order, epochs, flow, training = STREAMS[stream]
+    embeddings, tasks = benchmark(made, order if detected else None, epochs)
+    method = (DETECTED if detected else METHODS)[name]
+    with one_thread():
+        trained, _ = train_seed(Job(tasks, embeddings, name, method, flow, training, seed=7))
+    return trained, tasks
+
+
+def accuracy(trained: Run, tasks: Benchmark, segment: int = -1) -> np.ndarray:
+    y = np.concatenate([task.test.y for task in tasks.tasks])
+    right = (trained.predicted_class[segment] == y).reshape(len(tasks.tasks), -1)
+    return right.mean(1)
+
+
+@pytest.mark.parametrize("name", ["er", "hcl-gr", "hcl-fr"])
+@pytest.mark.parametrize("stream", ["64", "plane"])
+def test_old_tasks_are_kept_where_adam_forgets_them(stream, name):
+    forgetful = accuracy(*run(stream, "adam"))
+    kept = accuracy(*run(stream, name))
+    assert kept[:-1].mean() > forgetful[:-1].mean() + 0.15
+    assert kept[:-1].mean() > 0.95
+
+
+@pytest.mark.parametrize("name", ["hcl-gr", "hcl-fr"])
+@pytest.mark.parametrize("stream", ["64", "plane"])
+def test_blind_learners_find_all_changes_and_name_the_task_that_comes_back(stream, name):
+    trained, tasks = run(stream, name, detected=True)
+    trace = trained.trace
+    found = np.flatnonzero(trace.verdict)
+    starts = np.flatnonzero(np.diff(trace.segment)) + 1
+    np.testing.assert_array_equal(found, starts)  # at the first batch of each, and no other
+    again = [segment.task for segment in tasks.stream].index(0, 1)
+    expected = [RECURRING if segment == again else NEW for segment in range(1, len(tasks.stream))]
+    np.testing.assert_array_equal(trace.verdict[found], expected)
+    np.testing.assert_array_equal(trace.learner_task, trace.true_task)
+    np.testing.assert_array_equal(
+        trained.added_in, [j for j in range(len(tasks.stream)) if j != again]
+    )
+    forgetful = accuracy(*run(stream, "adam"))
+    assert accuracy(trained, tasks)[:-1].mean() > forgetful[:-1].mean() + 0.15
+
+
+def test_trace_holds_the_bounds_that_the_verdict_used():
+    trace = run("64", "hcl-fr", detected=True)[0].trace
+    low, high = trace.mean - 5 * trace.std, trace.mean + 5 * trace.std
+    inside = (trace.statistics[:, 0] >= low[:, 0]) & (trace.statistics[:, 0] <= high[:, 0])
+    known = ~np.isnan(trace.mean[:, 0])
+    np.testing.assert_array_equal(inside[known], trace.verdict[known] == 0)
+    assert not trace.verdict[~known].any()
+    np.testing.assert_allclose(
+        trace.statistics[:, 0], trace.statistics[:, 1] + trace.statistics[:, 2], rtol=1e-4
+    )
+
+
+def make_learner(method: MethodSettings, size: int = 6, **options: object) -> FlowLearner:
+    """A learner in float64 whose flow is not the identity."""
+    torch.manual_seed(0)
+    weights = torch.Generator().manual_seed(1)
+    model = build_model(FlowSettings(couplings=4, hidden_layers=1, hidden=8), (size,), 2, weights)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=weights)
+    model.double()
+    made = {"batch_size": 16, "learning_rate": 1e-2, "weight_decay": 0.0, **options}
+    return FlowLearner(model, method, generator=torch.Generator().manual_seed(2), **made)
+
+
+def batch(task: int = 0, seed: int = 0, count: int = 16) -> TaskBatch:
+    generator = torch.Generator().manual_seed(100 * task + seed)
+    x = torch.randn(count, 6, generator=generator, dtype=torch.float64) + 3.0 * task
+    return TaskBatch(x, torch.arange(count) % 2, task)
+
+
+@pytest.mark.parametrize("name", ["hcl-gr", "hcl-fr"])
+def test_the_objective_is_the_papers(name):
+    """L_ll + L_GR and L_ll + α L_FR, by the functions that mirror the equations."""
+    learner = make_learner(dataclasses.replace(METHODS[name], alpha=10.0))
+    for task in (0, 1, 2):
+        for seed in range(3):
+            learner.observe(batch(task, seed))
+    x, y, _ = batch(2, 9)
+    before = learner.generator.get_state()
+    loss, statistics, _ = learner._objective(x, y)
+    learner.generator.set_state(before)
+    model = learner.model
+    labels = torch.randint(2, (32,), generator=learner.generator)
+    t = torch.tensor([0] * 16 + [1] * 16)  # a batch's worth of each old task
+    replayed, z = learner.snapshot.sample(labels, t, learner.generator)
+    extra = (
+        replay_loss(model, replayed, labels, t)
+        if name == "hcl-gr"
+        else 10.0 * functional_loss(model.flow, replayed, z)
+    )
+    assert extra.item() > 0.01
+    torch.testing.assert_close(loss, likelihood_loss(model, x, y, 2) + extra)
+    torch.testing.assert_close(statistics.log_px, model.statistics(x, y, 2).log_px)
+
+
+def test_mtl_learns_all_tasks_at_once():
+    assert accuracy(*run("64", "mtl")).min() > 0.95
+
+
+def test_er_and_mtl_take_one_mean_over_batch_and_replay():
+    learner = make_learner(METHODS["er"])
+    for task in (0, 1):
+        learner.observe(batch(task))
+    x, y, _ = batch(1, 9)
+    before = learner.generator.get_state()
+    loss, _, _ = learner._objective(x, y)
+    learner.generator.set_state(before)
+    stored = learner.buffers.draw([0], 16, learner.generator)
+    both = torch.cat((x, stored.x)), torch.cat((y, stored.y)), torch.tensor([1] * 16 + [0] * 16)
+    torch.testing.assert_close(loss, likelihood_loss(learner.model, *both))
+
+
+def test_the_snapshot_is_renewed_at_each_change_and_only_then():
+    learner = make_learner(METHODS["hcl-fr"])
+    learner.observe(batch(0))
+    assert learner.snapshot is None  # nothing to keep yet
+    at_change = [parameter.clone() for parameter in learner.model.parameters()]
+    learner.observe(batch(1))
+    learner.observe(batch(1, 1))
+    for then, kept in zip(at_change, learner.snapshot.parameters(), strict=True):
+        assert torch.equal(then, kept)
+    second = [parameter.clone() for parameter in learner.model.parameters()]
+    learner.observe(batch(0, 2))  # a task that comes back is a change, too
+    assert learner.task == 0
+    assert learner.num_tasks == 2
+    for then, kept in zip(second, learner.snapshot.parameters(), strict=True):
+        assert torch.equal(then, kept)
+
+
+def test_replay_is_for_the_other_tasks():
+    learner = make_learner(METHODS["hcl-gr"])
+    for task in (0, 1, 2, 1):
+        learner.observe(batch(task))
+    replay = learner._draw_replay()
+    assert replay.t.tolist() == [0] * 16 + [2] * 16
+    assert set(replay.y.tolist()) == {0, 1}
+
+
+def test_only_a_learner_that_is_told_its_tasks_is_handed_them():
+    told, blind = make_learner(METHODS["hcl-fr"]), make_learner(DETECTED["hcl-fr"])
+    with pytest.raises(TypeError, match="must not be handed"):
+        blind.observe(batch(0))
+    with pytest.raises(TypeError, match="needs a TaskBatch"):
+        told.observe(Batch(*batch(0)[:2]))
+    blind.observe(batch(0).without_task())
+    assert blind.num_tasks == 1
+
+
+def test_verdicts_come_before_the_step_they_are_about():
+    """The statistics of a batch are those of the weights that it finds."""
+    learner = make_learner(DETECTED["hcl-fr"])
+    for seed in range(3):
+        x, y, _ = batch(0, seed)
+        if learner.num_tasks:
+            expected = learner.model.statistics(x, y, 0)
+        seen = learner.observe(Batch(x, y))
+        if seed:
+            for index, values in enumerate(expected):
+                assert seen.evidence.statistics[index] == pytest.approx(values.sum().item())
+
+
+def test_a_reservoir_holds_every_sample_seen_with_the_same_chance():
+    counts = np.zeros(40)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(500):
+        buffers = Buffers(10)
+        for start in range(0, 40, 8):
+            x = torch.arange(start, start + 8.0)[:, None]
+            buffers.remember(0, x, torch.zeros(8, dtype=torch.int64), generator)
+        held = buffers.x[0][:, 0].int().numpy()
+        assert len(set(held.tolist())) == 10
+        counts[held] += 1
+    assert counts.sum() == 5000
+    # 125 each on average; a binomial's standard deviation is 10.
+    assert counts.min() > 80
+    assert counts.max() < 170
+
+
+def test_buffers_draw_only_what_was_stored():
+    buffers = Buffers(10)
+    generator = torch.Generator().manual_seed(0)
+    buffers.remember(0, torch.ones(3, 2), torch.tensor([0, 1, 0]), generator)
+    drawn = buffers.draw([0], 50, generator)
+    assert torch.equal(drawn.x, torch.ones(50, 2))
+    assert set(drawn.y.tolist()) == {0, 1}
+
+
+def test_memory_stays_flat_in_the_number_of_tasks():
+    """HCL keeps one model and one snapshot, whatever the number of tasks; only means are added."""
+
+    def numbers(tasks: int) -> int:
+        learner = make_learner(METHODS["hcl-fr"])
+        for task in range(tasks):
+            learner.observe(batch(task))
+        kept = [*learner.model.parameters(), *learner.snapshot.parameters()]
+        kept += [*learner.model.buffers(), *learner.snapshot.buffers()]
+        return sum(tensor.numel() for tensor in kept)
+
+    assert numbers(9) - numbers(4) == 2 * 5 * 2 * 6  # five tasks' K × D means, in both
+
+
+def test_changes_for_a_benchmark_are_made():
+    values = {
+        "memory": "functional",
+        "alpha": 1,
+        "on": {"hard": {"alpha": 100, "learning_rate": 1e-5}},
+    }
+    method = build(MethodSettings, values, "params.yaml", "methods.hcl-fr")
+    hard, other = method.for_benchmark("hard"), method.for_benchmark("other")
+    assert (hard.alpha, hard.learning_rate, hard.memory) == (100.0, 1e-5, "functional")
+    assert (other.alpha, other.learning_rate) == (1.0, None)
+    assert hard.on == other.on == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "ncm", "memory": "buffer"}, "m.memory: buffer does not fit kind ncm"),
+        ({"kind": "vae", "memory": "functional"}, "allowed: none, generative"),
+        ({"tasks": "detected", "memory": "all"}, "m.tasks: detected needs"),
+        ({"kind": "vae", "tasks": "detected"}, "m.tasks: detected needs"),
+        ({"alpha": -1.0}, "m.alpha"),
+        ({"buffer_size": 0}, "m.buffer_size"),
+        ({"projections": 0}, "m.projections"),
+        ({"shrinkage": 2.0}, "m.shrinkage"),
+        ({"ridge": 0.0}, "m.ridge"),
+        ({"on": {"b": {"alfa": 1}}}, "m.on.b.alfa"),
+    ],
+)
+def test_impossible_methods_are_named(values, message):
+    with pytest.raises(HCLError, match=message):
+        build(MethodSettings, values, "params.yaml", "m")
