@@ -137,6 +137,65 @@ def test_a_density_on_tiny_images_integrates_to_one() -> None:
     assert total * cell.item() == pytest.approx(1, abs=2e-3)
 
 
+@pytest.mark.parametrize(
+    "case", [("realnvp-image", (1, 2, 2), 1, 4, 1, 4), ("glow", (1, 2, 2), 1, 3, 2, 4)], ids=str
+)
+def test_a_density_on_four_pixels_integrates_to_one(case: Any) -> None:
+    """By importance sampling: the mean of p/q under a Gaussian q that is wider than p."""
+    flow = perturb(make_flow(*case), 0.15)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        noise = torch.randn(20_000, 4, generator=generator, dtype=torch.float64)
+        x = flow.inverse(noise)[0].flatten(1)
+        q = torch.distributions.MultivariateNormal(x.mean(0), 2 * x.T.cov())
+        noise = torch.randn(40_000, 4, generator=generator, dtype=torch.float64)
+        points = q.mean + noise @ torch.linalg.cholesky(q.covariance_matrix).T
+        z, log_det = flow(points.view(-1, 1, 2, 2))
+        log_p = log_det - 0.5 * z.square().sum(1) - 2 * math.log(2 * math.pi)
+        weights = (log_p - q.log_prob(points)).exp()
+    error = weights.std().item() / math.sqrt(len(weights))
+    assert error < 0.01
+    assert weights.mean().item() == pytest.approx(1, abs=4 * error)
+
+
+@pytest.mark.parametrize("case", FLOWS, ids=str)
+def test_log_likelihoods_agree_with_torch_distributions(case: Any) -> None:
+    flow, x = perturb(make_flow(*case), 0.1), images(case[1], rows=2)
+    eye = torch.eye(flow.size, dtype=torch.float64)
+    base = torch.distributions.MultivariateNormal(eye[0], eye)
+    density = torch.distributions.TransformedDistribution(base, [FromLatent(flow)])
+    with torch.no_grad():
+        z, log_det = flow(x)
+    torch.testing.assert_close(base.log_prob(z) + log_det, density.log_prob(x))
+
+
+class FromLatent(torch.distributions.Transform):
+    """z ↦ x, with the log-determinant from autograd and not from the flow."""
+
+    domain = torch.distributions.constraints.real_vector
+    codomain = torch.distributions.constraints.independent(torch.distributions.constraints.real, 3)
+    bijective = True
+
+    def __init__(self, flow: ImageFlow) -> None:
+        super().__init__()
+        self.flow = flow
+
+    def _call(self, z: Tensor) -> Tensor:
+        return self.flow.inverse(z)[0]
+
+    def _inverse(self, x: Tensor) -> Tensor:
+        return self.flow(x)[0].detach()
+
+    def log_abs_det_jacobian(self, z: Tensor, x: Tensor) -> Tensor:
+        return torch.linalg.slogdet(jacobian(lambda v: self.flow.inverse(v)[0], z)).logabsdet
+
+    def forward_shape(self, shape: torch.Size) -> torch.Size:
+        return torch.Size((*shape[:-1], *self.flow.shape))
+
+    def inverse_shape(self, shape: torch.Size) -> torch.Size:
+        return torch.Size((*shape[:-3], self.flow.size))
+
+
 def test_activation_norms_are_set_from_data() -> None:
     """Each one's output has mean 0 and variance 1 by channel, deep in the flow too."""
     flow = make_flow("glow", (2, 8, 8), 2, 6, 1, 8)
