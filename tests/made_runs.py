@@ -13,7 +13,7 @@ from hcl.runs import Run, Trace, write_run
 from hcl.studies import MoonsStudy, ToyLosses
 from hcl.tasks import Benchmark, Part, Segment, Source, Task, write_benchmark
 
-TEST_SAMPLES = (4, 2, 6)  # of each task: unequal, so that weights matter
+TEST_SAMPLES = (4, 2, 6, 4, 2, 4, 2, 4)  # of each task: unequal, so that weights matter
 BATCHES = 12  # a segment
 
 

@@ -16,10 +16,10 @@ from tests.made_runs import make_benchmark, studies, write_result
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with the widest parts: a benchmark of the paper's, a trace, a latent view."""
+    """A page with the widest parts: a table of many tasks, a trace, a latent view."""
     folder = tmp_path_factory.mktemp("browser")
     for method in ("hcl-fr", "hcl-fr-ta"):
-        write_result(folder, make_benchmark(), method, [[(2, 0)], []])
+        write_result(folder, make_benchmark(order=range(8)), method, [[(2, 0)], []])
     grid = report.Grid(benchmarks=("toy",), methods=("hcl-fr", "hcl-fr-ta"))
     results = report.read_results(folder / "metrics", folder / "scores", grid)
     report.write_report(folder / "report", results, *studies())
