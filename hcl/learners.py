@@ -33,14 +33,15 @@ Paper: silent on the optimiser at a change. Here: its state is kept; see ``docs/
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from hcl.closed_form import ClosedForm
 from hcl.detection import DetectionSettings, Detector
@@ -241,6 +242,60 @@ class Buffers:
         return TaskBatches(torch.cat(xs), torch.cat(ys))
 
 
+class Adam:
+    """Adam with an L2 term, by torch's fused kernel, on a fixed list of parameters.
+
+    ``torch.optim.Adam`` makes the same call, but its constructor imports torch's compiler first,
+    which takes longer than many a small run.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
+    ) -> None:
+        self.parameters = list(parameters)
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.averages = [torch.zeros_like(p) for p in self.parameters]
+        self.squares = [torch.zeros_like(p) for p in self.parameters]
+        self.steps = [torch.zeros((), device=p.device) for p in self.parameters]
+
+    def zero_grad(self) -> None:
+        """Drop the gradients of the last step."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step along the gradients that ``backward`` left."""
+        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+        adam(
+            list(self.parameters),
+            grads,
+            self.averages,
+            self.squares,
+            [],
+            self.steps,
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self.learning_rate,
+            weight_decay=self.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
+
+    def state_dict(self) -> dict[str, list[Tensor]]:
+        """Moments and step counts."""
+        return {"averages": self.averages, "squares": self.squares, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
+        """Continue from ``state``."""
+        for name in ("averages", "squares", "steps"):
+            for mine, theirs in zip(getattr(self, name), state[name], strict=True):
+                mine.copy_(theirs)
+
+
 class FlowLearner:
     """The hybrid model with one of five memories, told its tasks or detecting them.
 
@@ -275,9 +330,7 @@ class FlowLearner:
         self.detector = Detector(settings.detection) if settings.tasks == "detected" else None
         self.buffers = Buffers(settings.buffer_size) if settings.memory == "buffer" else None
         self.snapshot: HybridModel | None = None
-        self.optimiser = torch.optim.Adam(
-            model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True
-        )
+        self.optimiser = Adam(model.parameters(), learning_rate, weight_decay)
         self._old = torch.empty(0, dtype=torch.int64)  # tasks other than the current, each repeated
 
     @property
@@ -470,9 +523,7 @@ class VAELearner:
         self.task = -1
         self.seen: list[int] = []  # the numbers of the tasks given so far
         self.snapshot: SupervisedCURL | None = None
-        self.optimiser = torch.optim.Adam(
-            model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True
-        )
+        self.optimiser = Adam(model.parameters(), learning_rate, weight_decay)
 
     def observe(self, batch: Batch | TaskBatch) -> Observation:
         """One step of Adam on the batch and, after the first task, the snapshot's samples."""

@@ -13,7 +13,7 @@ from blobs import benchmark, blobs_in_64_dimensions, blobs_in_the_plane
 from hcl.detection import DetectionSettings
 from hcl.errors import HCLError
 from hcl.flows import FlowSettings
-from hcl.learners import Buffers, FlowLearner, MethodSettings
+from hcl.learners import Adam, Buffers, FlowLearner, MethodSettings
 from hcl.losses import functional_loss, likelihood_loss, replay_loss
 from hcl.model import build_model
 from hcl.runs import NEW, RECURRING, Run
@@ -217,6 +217,20 @@ def test_verdicts_come_before_the_step_they_are_about():
         if seed:
             for index, values in enumerate(expected):
                 assert seen.evidence.statistics[index] == pytest.approx(values.sum().item())
+
+
+def test_adam_is_torchs():
+    ours, theirs = (torch.nn.Linear(5, 3) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    mine = Adam(ours.parameters(), 1e-2, 1e-1)
+    reference = torch.optim.Adam(theirs.parameters(), lr=1e-2, weight_decay=1e-1)
+    for seed in range(10):
+        x = torch.randn(8, 5, generator=torch.Generator().manual_seed(seed))
+        for optimiser, layer in ((mine, ours), (reference, theirs)):
+            optimiser.zero_grad()
+            layer(x).square().sum().backward()
+            optimiser.step()
+        torch.testing.assert_close(ours.weight, theirs.weight)
 
 
 def test_a_reservoir_holds_every_sample_seen_with_the_same_chance():
