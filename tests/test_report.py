@@ -211,6 +211,7 @@ def test_page_shows_every_part(built: Path) -> None:
     assert found
     cells = re.findall(r"<td>([^<]*)</td>", found[0])
     assert cells == ["4 of 4", "0", "2", "1.50 ± 0.00", "–"]
+    assert "changes at batches 13, 25, found at 13, 28, false at 31." in text
     assert "−77.70" in text
 
 
