@@ -1,11 +1,6 @@
 """RealNVP on vectors: affine couplings of two halves, with MLPs that predict scale and shift.
 
-Every transform here, and every flow built of them, keeps one contract:
-
-    forward(x) → (z, log_det)        inverse(z) → (x, log_det)
-
-``log_det`` is log |det ∂output/∂input| of the direction that was asked for, one value a sample.
-The two directions at the same point therefore have opposite signs.
+Every transform keeps the contract of ``hcl.flows``.
 """
 
 from __future__ import annotations
