@@ -56,18 +56,24 @@ class VAESettings:
             raise ValueError(f"latents: is {self.latents}; expected 1 or more.")
 
 
-def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """A linear layer with weights and biases uniform within ±1/√inputs."""
-    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, device=generator.device)
-    for parameter in (layer.weight, layer.bias):
-        nn.init.uniform_(parameter, -(inputs**-0.5), inputs**-0.5, generator=generator)
-    return layer
+class Linear(nn.Module):
+    """A linear layer with weights and biases uniform within ±1/√inputs, from ``generator``."""
+
+    def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        numbers = torch.rand(outputs, inputs + 1, generator=generator, device=generator.device)
+        numbers = (2 * numbers - 1) * inputs**-0.5
+        self.weight = nn.Parameter(numbers[:, :-1].contiguous())
+        self.bias = nn.Parameter(numbers[:, -1].contiguous())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
 
 
 def _mlp(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(sizes):
-        layers += [linear(inputs, outputs, generator), nn.ReLU()]
+        layers += [Linear(inputs, outputs, generator), nn.ReLU()]
     return nn.Sequential(*layers)
 
 
@@ -94,11 +100,11 @@ class SupervisedCURL(nn.Module):
         self.num_classes = num_classes
         latents = settings.latents
         self.encoder = _mlp((size, *settings.encoder), generator)
-        self.label_head = linear(settings.encoder[-1], num_classes, generator)
+        self.label_head = Linear(settings.encoder[-1], num_classes, generator)
         # Mean and log-deviation of q(z | x, y) for each y.
-        self.latent_head = linear(settings.encoder[-1], num_classes * 2 * latents, generator)
+        self.latent_head = Linear(settings.encoder[-1], num_classes * 2 * latents, generator)
         self.decoder = _mlp((latents, *settings.decoder), generator)
-        self.output_head = linear(settings.decoder[-1], size, generator)
+        self.output_head = Linear(settings.decoder[-1], size, generator)
         start = torch.randn(num_classes, latents, generator=generator, device=generator.device)
         self.prior_mean = nn.Parameter(start)
         self.prior_log_std = nn.Parameter(torch.zeros_like(start))
