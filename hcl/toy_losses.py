@@ -13,6 +13,7 @@ the same at γ = 1, which the figure shows.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +69,10 @@ class Scale(nn.Module):
 
     def initialise(self, x: Tensor) -> None:
         """Nothing here is taken from data."""
+
+    def trace(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+        yield "theta", self.theta
+        yield "z", self.theta * x
 
 
 def toy_losses(settings: ToySettings) -> ToyLosses:

@@ -32,5 +32,7 @@ def test_the_toy_flow_keeps_the_contract_of_flows() -> None:
     back, back_log_det = flow.inverse(z)
     torch.testing.assert_close(back, x)
     torch.testing.assert_close(log_det + back_log_det, torch.zeros(2, dtype=torch.float64))
+    assert dict(flow.trace(x)).keys() == {"theta", "z"}
+    torch.testing.assert_close(dict(flow.trace(x))["z"], z)
     jacobian = torch.autograd.functional.jacobian(lambda v: flow(v)[0], x[:1])
     torch.testing.assert_close(log_det[0], jacobian.squeeze().abs().log())
