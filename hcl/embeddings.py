@@ -131,7 +131,7 @@ def _load(file: h5py.File, path: Path) -> Embeddings:
     if provenance_fingerprint(attributes) != attributes["fingerprint"]:
         raise _broken(path, "its fingerprint does not fit the settings that it names")
     for name, dtype, dimensions in (("x", "float32", 2), ("y", "int64", 1), ("split", "uint8", 1)):
-        if name not in file:
+        if not isinstance(file.get(name), h5py.Dataset):
             raise _broken(path, f"the dataset {name} is missing")
         data = file[name]
         if data.dtype != dtype or data.ndim != dimensions:

@@ -392,7 +392,8 @@ def _embed(
     workers = automatic if settings.workers == "auto" else settings.workers
     outputs: dict[int, Tensor] = {}
     for block, images in _ahead(load, blocks, workers):
-        outputs[block] = embed(transform.resize(images.to(device, non_blocking=True)))
+        images = images.to(device, non_blocking=True)
+        outputs[block] = embed(transform.resize(images) if raw.kind == "images" else images)
         yield partial.images_in(block)
         if len(outputs) * partial.block >= settings.batch_size:
             partial.write(outputs)
@@ -403,7 +404,8 @@ def _embed(
 def _load(raw: Raw, transform: Transform, start: int, count: int, size: int) -> Tensor:
     """Images start…start + count − 1 as uint8 (size, C, h, w), black where there are none.
 
-    Files of a folder differ in size, so these are resized here, one by one.
+    Files of a folder differ in size, so these are resized here, one by one; arrays go to the device
+    as they are, and are resized there.
     """
     images = raw.read_images(start, start + count)
     if isinstance(images, list):
