@@ -338,8 +338,11 @@ class FlowLearner:
         """Tasks that the learner knows."""
         return self.model.latent.num_tasks
 
-    def observe(self, batch: Batch | TaskBatch) -> Observation:
-        """One step of Adam on the batch and what stands for old tasks; first, whose batch it is."""
+    def observe(self, batch: Batch | TaskBatch, watch: bool = True) -> Observation:
+        """One step of Adam on the batch and what stands for old tasks; first, whose batch it is.
+
+        Without ``watch``, a learner that detects its tasks takes the batch for its current one.
+        """
         x, y = batch.x, batch.y
         if isinstance(batch, TaskBatch):
             if self.detector is not None:
@@ -355,8 +358,9 @@ class FlowLearner:
         loss, statistics, z = self._objective(x, y)
         evidence = None
         if self.detector is not None:
-            evidence = self._judge(y, statistics, z)
-            if evidence.verdict != SAME:
+            if watch:
+                evidence = self._judge(y, statistics, z)
+            if evidence is not None and evidence.verdict != SAME:
                 loss, statistics, _ = self._objective(x, y)
             self.detector.record(self.task, _sums(statistics), len(x))
         if self.buffers is not None:

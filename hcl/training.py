@@ -359,7 +359,9 @@ def scaling_of(x: Tensor, kind: Literal["global", "standard", "none"]) -> tuple[
         return torch.zeros(x.shape[1]), torch.ones(x.shape[1])
     shift = x.mean(0)
     variance = (x - shift).square().mean(0)
-    overall = variance.mean().sqrt().clamp(min=1e-6)
+    overall = variance.mean().sqrt()
+    if not overall > 0:  # equal samples say nothing of the scale
+        overall = torch.ones_like(overall)
     if kind == "global":
         return shift, overall.expand(x.shape[1])
     return shift, variance.sqrt().clamp(min=0.1 * overall)

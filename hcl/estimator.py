@@ -1,0 +1,330 @@
+"""HCL as a scikit-learn classifier: learns from a stream without task labels.
+
+>>> classifier = HCLClassifier(random_state=0)
+>>> for X, y in stream:  # batches of any size; the distribution may change at any time
+...     classifier.partial_fit(X, y, classes=labels)
+>>> classifier.task_changes_
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from numbers import Integral
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from hcl.detection import DetectionSettings, Statistic
+from hcl.flows import FlowSettings
+from hcl.learners import FlowLearner, MemoryKind, MethodSettings
+from hcl.model import HybridModel, build_model
+from hcl.runs import RECURRING, SAME
+from hcl.streams import Batch, batch_bounds
+from hcl.training import FITTING_SAMPLES, one_thread, pick_device, scaling_of
+from hcl.vector_flows import RealNVP
+
+
+class TaskChange(NamedTuple):
+    """A change that the classifier noticed: at which batch, of what kind, to which task."""
+
+    batch: int
+    verdict: Literal["new", "recurring"]
+    task: int
+
+
+class HCLClassifier(ClassifierMixin, BaseEstimator):
+    """Task-agnostic continual learning with one normalizing flow.
+
+    ``partial_fit`` learns from a stream whose distribution changes: changes are noticed, and old
+    tasks are kept by samples of the model itself; no data are stored. ``fit`` learns one data set
+    as one task, and ``partial_fit`` goes on from there.
+
+    Inputs are scaled by what the first call shows (up to 4,096 samples); make it more than a few.
+
+    Args:
+        memory: what stands for old tasks: ``functional`` (HCL-FR), ``generative`` (HCL-GR),
+            ``buffer`` (1,000 stored samples a task) or ``none``.
+        alpha: α, the weight of L_FR.
+        couplings: of the flow.
+        hidden_layers: of each coupling's network.
+        hidden: width of those layers.
+        epochs: passes of ``fit`` over its data; ``partial_fit`` makes one.
+        batch_size: samples a step; also replay samples for each old task.
+        learning_rate: of Adam.
+        weight_decay: of Adam, as an L2 term.
+        scaling: ``global``, ``standard`` or ``none``; see ``hcl.training.TrainingSettings``.
+        mean_scale: standard deviation of each entry of a latent mean. ``auto``: 1, or as much more
+            as it takes for means to lie 8 apart on average, which random means in few dimensions
+            do not.
+        statistics: watched for changes: of ``log_px``, ``log_pz``, ``log_det``.
+        window: l, batches that the typical set is taken over.
+        threshold: λ, its half width in standard deviations.
+        minimum: batches before a new task is watched.
+        device: ``cpu``, ``cuda``, or ``auto``.
+        random_state: seed of weights, means, replay and order.
+
+    Attributes:
+        classes_: the labels.
+        n_features_in_: features of a sample.
+        n_tasks_: tasks so far.
+        task_: the current one.
+        n_batches_: batches seen so far.
+        task_changes_: every change noticed, a list of ``TaskChange(batch, verdict, task)``.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory: MemoryKind = "functional",
+        alpha: float = 10.0,
+        couplings: int = 8,
+        hidden_layers: int = 2,
+        hidden: int = 128,
+        epochs: int = 20,
+        batch_size: int = 32,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 1e-4,
+        scaling: Literal["global", "standard", "none"] = "global",
+        mean_scale: float | Literal["auto"] = "auto",
+        statistics: Iterable[Statistic] = ("log_px",),
+        window: int = 100,
+        threshold: float = 5.0,
+        minimum: int = 10,
+        device: Literal["auto", "cpu", "cuda"] = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.memory = memory
+        self.alpha = alpha
+        self.couplings = couplings
+        self.hidden_layers = hidden_layers
+        self.hidden = hidden
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.scaling = scaling
+        self.mean_scale = mean_scale
+        self.statistics = statistics
+        self.window = window
+        self.threshold = threshold
+        self.minimum = minimum
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> HCLClassifier:
+        """Forget everything, and learn one data set as one task, ``epochs`` times over."""
+        X, y = self._validate(X, y, first=True, min_samples=2)
+        random = self._start(X, np.unique(y))
+        bounds = batch_bounds(len(X), self.batch_size)
+        labels = np.searchsorted(self.classes_, y)
+        with one_thread():
+            for _ in range(self.epochs):
+                order = random.permutation(len(X))
+                for start, stop in pairwise(bounds):
+                    chosen = order[start:stop]
+                    self._observe(X[chosen], labels[chosen], watch=False)
+        return self
+
+    def partial_fit(
+        self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None
+    ) -> HCLClassifier:
+        """Learn from the next samples of a stream, in their order, once each.
+
+        Args:
+            X: samples.
+            y: their labels.
+            classes: all labels of the stream, at the first call; by default those in its ``y``.
+        """
+        first = not hasattr(self, "classes_")
+        X, y = self._validate(X, y, first=first)
+        if first:
+            self._start(X, np.unique(y if classes is None else np.asarray(classes)))
+        elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
+            raise ValueError(
+                f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
+                f"{self.classes_!r}"
+            )
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"y holds labels that are not among the classes of the first call: {unknown}. "
+                f"Known: {self.classes_}. Name all of them in `classes` then."
+            )
+        labels = np.searchsorted(self.classes_, y)
+        with one_thread():
+            for start, stop in pairwise(batch_bounds(len(X), self.batch_size)):
+                self._observe(X[start:stop], labels[start:stop], watch=True)
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray:
+        """argmax_y Σ_t p(x | y, t), (n,)."""
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(1)]
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """p(y | x), (n, K), marginalised over tasks."""
+        return self._answer(X, HybridModel.class_probabilities)
+
+    def predict_task(self, X: ArrayLike) -> NDArray[np.int64]:
+        """The task of the likeliest (class, task) pair, (n,), in the classifier's numbering."""
+        return self._answer(X, lambda model, x: model.classify_pair(x)[1])
+
+    def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
+        """log p(x), (n,): every class and every task so far equally likely."""
+
+        def log_density(model: HybridModel, x: Tensor) -> Tensor:
+            log_pxs = model.log_likelihoods(x).flatten(1)
+            return log_pxs.logsumexp(1) - float(np.log(log_pxs.shape[1]))
+
+        return self._answer(X, log_density)
+
+    def sample(
+        self,
+        n_samples: int = 1,
+        *,
+        y: Any = None,
+        task: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> tuple[NDArray[np.float32], NDArray]:
+        """Draw samples from what was learned.
+
+        Args:
+            n_samples: how many.
+            y: their label; by default each label is as likely.
+            task: their task; by default each task is as likely.
+            random_state: seed of the draw.
+
+        Returns:
+            Samples (n, D) and their labels (n,).
+        """
+        check_is_fitted(self, "classes_")
+        if not isinstance(n_samples, Integral) or n_samples < 1:
+            raise ValueError(f"n_samples: is {n_samples!r}; expected 1 or more.")
+        if y is not None and y not in self.classes_:
+            raise ValueError(f"y: is {y!r}; expected one of {self.classes_}.")
+        if task is not None and not 0 <= task < self.n_tasks_:
+            raise ValueError(f"task: is {task!r}; expected from 0 to {self.n_tasks_ - 1}.")
+        random = check_random_state(random_state)
+        generator = _generator(random, self._learner.generator.device)
+        labels = random.randint(len(self.classes_), size=n_samples)
+        if y is not None:
+            labels[:] = np.flatnonzero(self.classes_ == y)[0]
+        tasks = random.randint(self.n_tasks_, size=n_samples)
+        if task is not None:
+            tasks[:] = task
+        device = self._learner.generator.device
+        drawn, _ = self._learner.model.sample(
+            torch.from_numpy(labels).to(device), torch.from_numpy(tasks).to(device), generator
+        )
+        return drawn.cpu().numpy(), self.classes_[labels]
+
+    @property
+    def n_tasks_(self) -> int:
+        """Tasks so far."""
+        return self._learner.num_tasks
+
+    @property
+    def task_(self) -> int:
+        """The current task."""
+        return self._learner.task
+
+    def _validate(
+        self, X: ArrayLike, y: ArrayLike, first: bool, min_samples: int = 1
+    ) -> tuple[NDArray[np.float32], NDArray]:
+        samples, labels = validate_data(
+            self,
+            X,
+            y,
+            reset=first,
+            dtype=np.float32,
+            ensure_min_samples=min_samples,
+            ensure_min_features=2 if first else 1,  # a coupling changes a half given the other
+        )
+        check_classification_targets(labels)
+        return samples, labels
+
+    def _start(self, X: NDArray[np.float32], classes: NDArray) -> np.random.RandomState:
+        """A learner that knows nothing, with its scaling fitted on the first samples."""
+        random = check_random_state(self.random_state)
+        self.classes_ = classes
+        self.task_changes_: list[TaskChange] = []
+        self.n_batches_ = 0
+        self._learner = self._build(_generator(random, pick_device(self.device)))
+        flow = self._learner.model.flow
+        assert isinstance(flow, RealNVP)
+        flow.set_scaling(*scaling_of(torch.from_numpy(X[:FITTING_SAMPLES]), self.scaling))
+        self._scorer: list[HybridModel] = []  # the model in double precision, made when asked
+        return random
+
+    def _build(self, generator: torch.Generator) -> FlowLearner:
+        size = self.n_features_in_
+        scale = max(1.0, 8.0 / (2 * size) ** 0.5) if self.mean_scale == "auto" else self.mean_scale
+        flow = FlowSettings(
+            couplings=self.couplings, hidden_layers=self.hidden_layers, hidden=self.hidden
+        )
+        detection = DetectionSettings(
+            tuple(self.statistics), self.window, self.threshold, min(self.minimum, self.window)
+        )
+        method = MethodSettings(
+            memory=self.memory, tasks="detected", alpha=self.alpha, detection=detection
+        )
+        model = build_model(flow, (size,), len(self.classes_), generator, float(scale))
+        return FlowLearner(
+            model.to(generator.device),
+            method,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            generator=generator,
+        )
+
+    def _observe(self, X: NDArray[np.float32], labels: NDArray[np.int64], watch: bool) -> None:
+        device = self._learner.generator.device
+        batch = Batch(torch.from_numpy(X).to(device), torch.from_numpy(labels).to(device))
+        evidence = self._learner.observe(batch, watch=watch).evidence
+        if evidence is not None and evidence.verdict != SAME:
+            kind: Literal["new", "recurring"] = (
+                "recurring" if evidence.verdict == RECURRING else "new"
+            )
+            self.task_changes_.append(TaskChange(self.n_batches_, kind, self.task_))
+        self.n_batches_ += 1
+        self._scorer.clear()
+
+    def _answer(self, X: ArrayLike, question: Any) -> NDArray:
+        """Ask the model in double precision: an answer then depends on no other sample."""
+        check_is_fitted(self, "classes_")
+        samples: NDArray[np.float32] = validate_data(self, X, reset=False, dtype=np.float32)
+        if not self._scorer:
+            self._scorer.append(self._learner.model.snapshot().double())
+        device = self._learner.generator.device
+        parts = []
+        with torch.no_grad():
+            for start in range(0, len(samples), 1024):
+                x = torch.from_numpy(samples[start : start + 1024]).double().to(device)
+                parts.append(question(self._scorer[0], x))
+        return torch.cat(parts).cpu().numpy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if "_learner" in state:
+            state = {**state, "_learner": self._learner.state(), "_scorer": []}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        learned = state.pop("_learner", None)
+        super().__setstate__(state)
+        if learned is not None:
+            self._learner = self._build(torch.Generator(pick_device(self.device)))
+            self._learner.restore(learned)
+
+
+def _generator(random: np.random.RandomState, device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(int(random.randint(np.iinfo(np.int32).max)))

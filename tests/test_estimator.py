@@ -1,0 +1,143 @@
+"""HCLClassifier: scikit-learn's own checks, streams without task labels, pickles."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from blobs import blobs_in_64_dimensions
+from scipy.special import logsumexp
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import check_estimator
+
+from hcl.estimator import HCLClassifier
+
+SMALL = HCLClassifier(
+    couplings=4, hidden=32, epochs=20, learning_rate=5e-3, weight_decay=0.0, random_state=0
+)
+# Checks that need what is not installed here: the first is for estimators that compute with arrays
+# of other libraries, which this one turns into tensors; the second does its part without pandas
+# and then asks for pandas.
+NOT_APPLICABLE = {"check_array_api_input", "check_classifier_data_not_an_array"}
+
+
+def test_scikit_learns_own_checks():
+    results = check_estimator(SMALL, on_skip=None, on_fail="raise")
+    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
+    assert skipped <= NOT_APPLICABLE
+    assert len(results) > 50
+
+
+def stream(order=(0, 1, 2, 0, 3)):
+    """The training parts of the tasks, in this order, twelve times each; and their test parts."""
+    embeddings, tasks, _ = blobs_in_64_dimensions(train=640, test=100)
+    x = embeddings["blobs"].x
+    shown = [(x[tasks[t].train.rows], np.array(["no", "yes"])[tasks[t].train.y]) for t in order]
+    tests = [(x[t.test.rows], np.array(["no", "yes"])[t.test.y]) for t in tasks]
+    return shown, tests
+
+
+def streamed() -> HCLClassifier:
+    classifier = HCLClassifier(
+        couplings=4, hidden=64, window=40, alpha=1.0, weight_decay=0.0, random_state=0
+    )
+    for X, y in stream()[0]:
+        for _ in range(6):
+            classifier.partial_fit(X, y)
+    return classifier
+
+
+@pytest.fixture(scope="module")
+def classifier() -> HCLClassifier:
+    return streamed()
+
+
+def test_a_stream_without_task_labels_is_learned_and_its_changes_found(classifier):
+    assert [tuple(change) for change in classifier.task_changes_] == [
+        (120, "new", 1),
+        (240, "new", 2),
+        (360, "recurring", 0),
+        (480, "new", 3),
+    ]
+    assert classifier.n_tasks_ == 4
+    assert classifier.task_ == 3
+    assert classifier.n_batches_ == 600
+    for task, (X, y) in enumerate(stream()[1]):
+        assert classifier.score(X, y) > 0.9
+        assert (classifier.predict_task(X) == task).mean() > 0.9
+
+
+def test_probabilities_and_densities_are_bayes_rule(classifier):
+    X, _ = stream()[1][1]
+    model = classifier._learner.model.snapshot().double()
+    log_pxs = model.log_likelihoods(torch.from_numpy(X).double()).numpy()  # (n, T, K)
+    joint = logsumexp(log_pxs, axis=1)
+    expected = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+    np.testing.assert_allclose(classifier.predict_proba(X), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        classifier.score_samples(X), logsumexp(log_pxs, axis=(1, 2)) - np.log(8), rtol=1e-8
+    )
+
+
+def test_samples_look_like_what_was_learned(classifier):
+    for task, (X, y) in enumerate(stream()[1]):
+        drawn, labels = classifier.sample(200, y="yes", task=task, random_state=1)
+        assert drawn.shape == (200, 64)
+        assert set(labels) == {"yes"}
+        own = np.linalg.norm(drawn.mean(0) - X[y == "yes"].mean(0))
+        assert own < 0.5 * np.linalg.norm(X[y == "no"].mean(0) - X[y == "yes"].mean(0))
+    mixed, labels = classifier.sample(100, random_state=1)
+    assert set(labels) == {"no", "yes"}
+    np.testing.assert_array_equal(mixed, classifier.sample(100, random_state=1)[0])
+    for wrong in ({"y": "maybe"}, {"task": 4}, {"n_samples": 0}):
+        with pytest.raises(ValueError, match="expected"):
+            classifier.sample(**wrong)
+
+
+def test_a_pickle_goes_on_like_the_original(classifier):
+    X, y = stream()[0][1]
+    copy = pickle.loads(pickle.dumps(classifier))
+    again = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(copy.predict_proba(X), classifier.predict_proba(X))
+    for other in (copy, again):
+        other.partial_fit(X, y)
+    np.testing.assert_array_equal(copy.predict_proba(X), again.predict_proba(X))
+    assert copy.task_changes_ == again.task_changes_
+    assert copy.task_changes_[:-1] == classifier.task_changes_
+    assert tuple(copy.task_changes_[-1]) == (600, "recurring", 1)
+
+
+def test_labels_are_those_of_the_first_call():
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    y = np.arange(40) % 2
+    made = HCLClassifier(couplings=2, hidden=4, random_state=0).partial_fit(X, y, classes=[0, 1, 2])
+    assert made.classes_.tolist() == [0, 1, 2]
+    made.partial_fit(X, y + 1)
+    with pytest.raises(ValueError, match=r"not among the classes.*\[3\]"):
+        made.partial_fit(X, y + 2)
+    with pytest.raises(ValueError, match="not the same as on last call"):
+        made.partial_fit(X, y, classes=[0, 1])
+    assert clone(made).partial_fit(X, y).classes_.tolist() == [0, 1]
+
+
+def test_fit_is_one_task_and_the_stream_goes_on_from_it():
+    embeddings, tasks, _ = blobs_in_64_dimensions(train=640, test=10)
+    x = embeddings["blobs"].x
+    first, second = ((x[t.train.rows], t.train.y) for t in tasks[:2])
+    made = HCLClassifier(couplings=4, hidden=32, epochs=6, window=40, random_state=0).fit(*first)
+    assert made.n_tasks_ == 1
+    assert made.task_changes_ == []
+    made.partial_fit(*second)
+    assert [tuple(change) for change in made.task_changes_] == [(120, "new", 1)]
+    made.fit(*second)  # starts afresh
+    assert made.n_tasks_ == 1
+
+
+def test_settings_are_checked_when_fitting():
+    X, y = np.zeros((10, 3)), np.arange(10) % 2
+    with pytest.raises(ValueError, match="threshold"):
+        HCLClassifier(threshold=-1.0).fit(X, y)
+    with pytest.raises(ValueError, match="statistics"):
+        HCLClassifier(statistics=()).fit(X, y)
