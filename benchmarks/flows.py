@@ -6,7 +6,7 @@ within every round, so that a busy moment of the machine falls on all of them; a
 median over rounds, in milliseconds of processor time (user and system) on one thread.
 
     python -m pip install -e '.[benchmark]'
-    python benchmarks/flows.py --rounds 15
+    python benchmarks/flows.py --rounds 20
 """
 
 from __future__ import annotations
@@ -160,24 +160,37 @@ def sampling(contestant: Contestant, x: Tensor) -> Callable[[], None]:
     return step
 
 
-def measure(actions: dict[str, Callable[[], None]], rounds: int, inner: int) -> dict[str, float]:
-    """Milliseconds of each action: the median over rounds of the mean of ``inner`` runs."""
+def measure(
+    actions: dict[str, Callable[[], None]], rounds: int, inner: int
+) -> tuple[dict[str, float], float]:
+    """Milliseconds of each action, and how many times ours the fastest peer takes.
+
+    A time is the median over rounds of the mean of ``inner`` runs. A ratio is the median over
+    rounds of the ratio within a round, in which both met the same load.
+    """
     for action in actions.values():
         action()
         action()
+    names = list(actions)
     times: dict[str, list[float]] = {name: [] for name in actions}
-    for _ in range(rounds):
-        for name, action in actions.items():
-            start = time.process_time()
+    for turn in range(rounds):
+        start = turn % len(names)  # nobody always follows the same one
+        for name in names[start:] + names[:start]:
+            before = time.process_time()
             for _ in range(inner):
-                action()
-            times[name].append((time.process_time() - start) / inner * 1e3)
-    return {name: statistics.median(values) for name, values in times.items()}
+                actions[name]()
+            times[name].append((time.process_time() - before) / inner * 1e3)
+    ratios = [
+        statistics.median(peer / own for peer, own in zip(times[name], times["hcl"], strict=True))
+        for name in names
+        if name != "hcl"
+    ]
+    return {name: statistics.median(values) for name, values in times.items()}, min(ratios)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--batches", type=int, nargs="+", default=[32, 256])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -203,8 +216,7 @@ def main() -> None:
             "sampling": {name: sampling(c, x) for name, c in contestants.items()},
         }
         for title, actions in rows.items():
-            times = measure(actions, arguments.rounds, inner=3 if batch < 100 else 1)
-            ratio = min(value for name, value in times.items() if name != "hcl") / times["hcl"]
+            times, ratio = measure(actions, arguments.rounds, inner=3 if batch < 100 else 1)
             cells = " | ".join(f"{value:.1f}" for value in times.values())
             print(f"| {batch} | {title} | {cells} | {ratio:.2f} |", flush=True)
 
