@@ -7,12 +7,12 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from blobs import blobs_in_64_dimensions
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from hcl.estimator import HCLClassifier
+from tests.blobs import blobs_in_64_dimensions
 
 SMALL = HCLClassifier(
     couplings=4, hidden=32, epochs=20, learning_rate=5e-3, weight_decay=0.0, random_state=0

@@ -8,7 +8,6 @@ import functools
 import numpy as np
 import pytest
 import torch
-from blobs import benchmark, blobs_in_64_dimensions, blobs_in_the_plane
 
 from hcl.detection import DetectionSettings
 from hcl.errors import HCLError
@@ -21,6 +20,7 @@ from hcl.settings import build
 from hcl.streams import Batch, TaskBatch
 from hcl.tasks import Benchmark
 from hcl.training import Job, TrainingSettings, one_thread, train_seed
+from tests.blobs import benchmark, blobs_in_64_dimensions, blobs_in_the_plane
 
 METHODS = {
     "adam": MethodSettings(),
@@ -277,13 +277,13 @@ def test_changes_for_a_benchmark_are_made():
     values = {
         "memory": "functional",
         "alpha": 1,
-        "on": {"hard": {"alpha": 100, "learning_rate": 1e-5}},
+        "benchmarks": {"hard": {"alpha": 100, "learning_rate": 1e-5}},
     }
     method = build(MethodSettings, values, "params.yaml", "methods.hcl-fr")
     hard, other = method.for_benchmark("hard"), method.for_benchmark("other")
     assert (hard.alpha, hard.learning_rate, hard.memory) == (100.0, 1e-5, "functional")
     assert (other.alpha, other.learning_rate) == (1.0, None)
-    assert hard.on == other.on == {}
+    assert hard.benchmarks == other.benchmarks == {}
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_changes_for_a_benchmark_are_made():
         ({"projections": 0}, "m.projections"),
         ({"shrinkage": 2.0}, "m.shrinkage"),
         ({"ridge": 0.0}, "m.ridge"),
-        ({"on": {"b": {"alfa": 1}}}, "m.on.b.alfa"),
+        ({"benchmarks": {"b": {"alfa": 1}}}, "m.benchmarks.b.alfa"),
     ],
 )
 def test_impossible_methods_are_named(values, message):

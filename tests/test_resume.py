@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from blobs import benchmark, blobs_in_64_dimensions
 
 from hcl.detection import DetectionSettings
 from hcl.flows import FlowSettings
@@ -19,6 +18,7 @@ from hcl.runs import read_run
 from hcl.store import Entry
 from hcl.training import Job, TrainingSettings, _train_into
 from hcl.vae import VAESettings
+from tests.blobs import benchmark, blobs_in_64_dimensions
 
 METHODS = {
     "hcl-fr": MethodSettings(memory="functional"),

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from blobs import benchmark, blobs_in_64_dimensions
 
 from hcl.errors import HCLError
 from hcl.streams import Batch, Stream, batch_bounds
 from hcl.tasks import Source
+from tests.blobs import benchmark, blobs_in_64_dimensions
 
 
 def make_stream(seed: int = 0, train: int = 100, order=(0, 1, 0), epochs: int = 2) -> Stream:

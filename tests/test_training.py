@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from blobs import benchmark, blobs_in_64_dimensions
 
 from hcl import embeddings as embedding_files
 from hcl import store, training
@@ -21,6 +20,7 @@ from hcl.settings import build
 from hcl.tasks import Segment
 from hcl.training import Job, TrainingSettings, scaling_of, train, train_seed
 from hcl.vae import VAESettings
+from tests.blobs import benchmark, blobs_in_64_dimensions
 
 FLOW = FlowSettings(couplings=2, hidden_layers=1, hidden=8)
 TRAINING = TrainingSettings(learning_rate=1e-3)
