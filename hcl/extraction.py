@@ -45,8 +45,9 @@ from hcl.raw import Raw
 
 LOG = logging.getLogger(__name__)
 
-# Below so many images, compiling takes longer than it saves (see benchmarks/extract.py).
-COMPILE_FROM = {"cpu": 12_000, "cuda": 50_000}
+# Below so many images, compiling takes longer than it saves: on the CPU as benchmarks/extract.py
+# measures it, on a GPU as estimated from a minute for compiling and thousands of images a second.
+COMPILE_FROM = {"cpu": 12_000, "cuda": 500_000}
 # Small on the CPU, where what a layer hands to the next should stay in the cache.
 FORWARD_BATCH = {"cpu": 8}
 FORWARD_BATCH_ELSEWHERE = 128

@@ -94,6 +94,20 @@ def test_weights_from_a_file(tmp_path, suffix):
         assert torch.equal(value, state[name])
 
 
+@pytest.mark.parametrize("family", ["byobnet", "convnext", "nfnet", "resnet", "vit"])
+def test_every_family_gives_timms_embedding(tmp_path, family):
+    name = f"test_{family}.r160_in1k"
+    with_classifier = timm.create_model(name)
+    torch.save(with_classifier.state_dict(), tmp_path / "weights.pth")
+    backbone = load_backbone(name, str(tmp_path / "weights.pth"))
+    expected = timm.create_model(name, num_classes=0).eval()
+    expected.load_state_dict(with_classifier.state_dict(), strict=False)
+    x = torch.randn(2, 3, 160, 160)
+    with torch.no_grad():
+        torch.testing.assert_close(backbone.model(x), expected(x))
+        assert backbone.model(x).shape == (2, backbone.size)
+
+
 def test_a_file_for_another_backbone_is_an_error(tmp_path):
     path = save_weights(tmp_path / "tiny.pth")
     with pytest.raises(HCLError, match=r"tiny\.pth: these weights do not fit .*test_resnet"):

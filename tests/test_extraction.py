@@ -255,7 +255,12 @@ def test_a_cut_journal_entry_is_not_taken_for_a_finished_block(
     assert finished.stat().st_size == 4 * 8
     finished.write_bytes(finished.read_bytes()[:-3])
     (folder / "rows").write_bytes((folder / "rows").read_bytes()[: 3 * 8 * SIZE * 4 + 11])
-    extract(raw, tmp_path / "out.h5", settings(batch_size=1))
+    # Stopped once more: the list goes on behind the cut entry, and is still understood.
+    interrupted(raw, tmp_path / "out.h5", settings(batch_size=1), monkeypatch, after=2)
+    with monkeypatch.context() as context:
+        third = Stop(context, after=-1)
+        extract(raw, tmp_path / "out.h5", settings(batch_size=1))
+    assert third.seen == 1
     assert (tmp_path / "out.h5").read_bytes() == whole
 
 
