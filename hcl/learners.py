@@ -45,6 +45,7 @@ from torch.optim.adam import adam
 
 from hcl.closed_form import ClosedForm
 from hcl.detection import DetectionSettings, Detector
+from hcl.losses import latent_distance
 from hcl.model import HybridModel, Statistics, check_finite
 from hcl.runs import NEW, RECURRING, SAME
 from hcl.streams import Batch, TaskBatch, TaskBatches
@@ -86,7 +87,7 @@ class MethodSettings:
         shrinkage: ε of ``slda``, relative to the mean variance.
         projections: random features of ``ranpac``.
         ridge: ρ of ``ranpac``, relative to the mean of G's diagonal.
-        on: changes for benchmarks, by name.
+        benchmarks: changes for benchmarks, by name.
     """
 
     kind: Kind = "flow"
@@ -101,7 +102,7 @@ class MethodSettings:
     shrinkage: float = 1e-2
     projections: int = 2000
     ridge: float = 1e-2
-    on: dict[str, MethodChanges] = field(default_factory=dict)
+    benchmarks: dict[str, MethodChanges] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         allowed: dict[Kind, tuple[MemoryKind, ...]] = {
@@ -137,11 +138,13 @@ class MethodSettings:
 
     def for_benchmark(self, name: str) -> MethodSettings:
         """The settings with the changes for this benchmark made, and nothing of the others."""
-        changes = dataclasses.asdict(self.on[name]) if name in self.on else {}
+        changes = dataclasses.asdict(self.benchmarks[name]) if name in self.benchmarks else {}
         chosen = {
-            key: getattr(self.on[name], key) for key, value in changes.items() if value is not None
+            key: getattr(self.benchmarks[name], key)
+            for key, value in changes.items()
+            if value is not None
         }
-        return dataclasses.replace(self, **chosen, on={})
+        return dataclasses.replace(self, **chosen, benchmarks={})
 
 
 class Prediction(NamedTuple):
@@ -387,8 +390,7 @@ class FlowLearner:
         if replay is None:
             loss = -log_px.mean()
         elif replay.z is not None and self.settings.memory == "functional":
-            functional_loss = (z[n:] - replay.z).square().sum(1).mean()  # L_FR
-            loss = -log_px.mean() + self.settings.alpha * functional_loss
+            loss = -log_px.mean() + self.settings.alpha * latent_distance(z[n:], replay.z)
         else:
             replay_log_px = latent.log_prob(z[n:], replay.y, replay.t) + log_det[n:]
             if self.settings.memory == "generative":

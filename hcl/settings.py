@@ -29,8 +29,8 @@ T = TypeVar("T")
 class _UniqueKeyLoader(yaml.SafeLoader):
     """YAML keeps the last of two equal keys; here the second one is an error.
 
-    YAML 1.1 reads ``1e-4`` as a string, which a person who writes it does not mean: the pattern of
-    floats is widened to YAML 1.2's.
+    YAML 1.1 reads ``1e-4`` as a text and ``on`` or ``no`` as true or false, which a person who
+    writes them does not mean: numbers and truth values are those of YAML 1.2, which DVC reads.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -48,8 +48,12 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 _UniqueKeyLoader.yaml_implicit_resolvers = {
-    key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [entry for entry in entries if entry[0] != "tag:yaml.org,2002:bool"]
+    for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_UniqueKeyLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 _UniqueKeyLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),

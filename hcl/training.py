@@ -110,7 +110,7 @@ class Job:
         training = dataclasses.asdict(self.training)
         del training["checkpoint_every"]  # no influence on the result
         method = dataclasses.asdict(self.method)
-        del method["on"]
+        del method["benchmarks"]
         return {"method": method, "flow": dataclasses.asdict(self.flow), "training": training}
 
     def fingerprint(self) -> str:

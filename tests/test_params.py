@@ -53,4 +53,4 @@ def test_the_grid_names_what_is_declared() -> None:
 def test_overrides_name_benchmarks_that_exist() -> None:
     for name, values in VALUES["methods"].items():
         method = build(MethodSettings, values, PARAMS, f"methods.{name}")
-        assert set(method.on) <= set(VALUES["benchmarks"])
+        assert set(method.benchmarks) <= set(VALUES["benchmarks"])

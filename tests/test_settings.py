@@ -77,10 +77,12 @@ def test_a_mistake_is_one_line_with_file_key_value_and_what_is_allowed(
     assert "\n" not in str(caught.value)
 
 
-def test_numbers_with_exponents_are_numbers(tmp_path: Path) -> None:
+def test_numbers_and_truth_values_are_those_that_dvc_reads(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text("a: 1e-4\nb: -2E+3\nc: 1.5e2\nd: 1e-4x\n")
     assert load_yaml(path) == {"a": 1e-4, "b": -2000.0, "c": 150.0, "d": "1e-4x"}
+    path.write_text("on: true\nno: False\nyes: off\n")
+    assert load_yaml(path) == {"on": True, "no": False, "yes": "off"}
 
 
 @pytest.mark.parametrize(
