@@ -31,4 +31,9 @@ def functional_loss(flow: Flow, x: Tensor, z: Tensor) -> Tensor:
         z: the latents that it drew them from, which are f_θ^(k)(x): the snapshot's forward pass is
             not needed.
     """
-    return (flow(x)[0] - z).square().sum(-1).mean()
+    return latent_distance(flow(x)[0], z)
+
+
+def latent_distance(z: Tensor, snapshot_z: Tensor) -> Tensor:
+    """The mean of ‖z − z^(k)‖²: L_FR of latents that are at hand already."""
+    return (z - snapshot_z).square().sum(-1).mean()
