@@ -466,8 +466,7 @@ class FlowLearner:
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
         """Bayes' rule: the class marginalised over tasks, and the likeliest pair."""
-        predicted = self.model.classify(x)
-        pair_class, pair_task = self.model.classify_pair(x)
+        predicted, pair_class, pair_task = self.model.classify_both(x)
         return Prediction(*(_int16(v) for v in (predicted, pair_task, pair_class)))
 
     def state(self) -> dict[str, Any]:

@@ -76,9 +76,16 @@ class HybridModel(nn.Module):
     @torch.no_grad()
     def classify_pair(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(y, t) = argmax p̂_X(x | y, t), the most likely class together with its task."""
+        return self.classify_both(x)[1:]
+
+    @torch.no_grad()
+    def classify_both(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What ``classify`` and ``classify_pair`` answer, by one pass through the flow."""
         z, _ = self.flow(x)
-        best = self.latent.scores(z).flatten(1).argmax(1)
-        return best % self.latent.num_classes, best // self.latent.num_classes
+        scores = self.latent.scores(z)
+        best = scores.flatten(1).argmax(1)
+        of_class, of_task = best % self.latent.num_classes, best // self.latent.num_classes
+        return scores.logsumexp(1).argmax(1), of_class, of_task
 
     @torch.no_grad()
     def class_probabilities(self, x: Tensor) -> Tensor:

@@ -219,6 +219,22 @@ def test_verdicts_come_before_the_step_they_are_about():
                 assert seen.evidence.statistics[index] == pytest.approx(values.sum().item())
 
 
+def test_answers_are_marginal_class_and_likeliest_pair():
+    """A class that two tasks share wins over one that fits a little better in one task alone."""
+    learner = make_learner(METHODS["adam"])
+    for task in (0, 1):
+        learner.observe(batch(task))
+    model = learner.model
+    middle = torch.zeros(1, 6, dtype=torch.float64)
+    model.latent.means = torch.stack(
+        [torch.cat((middle + 1.0, middle - 0.99)), torch.cat((middle + 1.0, middle + 9.0))]
+    )
+    x, _ = model.flow.inverse(middle)
+    answer = learner.predict(x)
+    assert answer.predicted_class.tolist() == [0]
+    assert (answer.pair_class.tolist(), answer.predicted_task.tolist()) == ([1], [0])
+
+
 def test_adam_is_torchs():
     ours, theirs = (torch.nn.Linear(5, 3) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
