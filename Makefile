@@ -11,7 +11,7 @@ repro: $(INSTALLED)
 	@echo; cat report/headline.txt; echo "Report: $(CURDIR)/report/index.html"
 
 test: $(INSTALLED) lint
-	$(RUN) OMP_NUM_THREADS=1 pytest -n 2
+	$(RUN) OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 
 lint: $(INSTALLED)
 	$(RUN) ruff check .
