@@ -47,7 +47,7 @@ LOG = logging.getLogger(__name__)
 
 # Below so many images, compiling takes longer than it saves: on the CPU as benchmarks/extract.py
 # measures it, on a GPU as estimated from a minute for compiling and thousands of images a second.
-COMPILE_FROM = {"cpu": 12_000, "cuda": 500_000}
+COMPILE_FROM = {"cpu": 20_000, "cuda": 500_000}
 # Small on the CPU, where what a layer hands to the next should stay in the cache.
 FORWARD_BATCH = {"cpu": 8}
 FORWARD_BATCH_ELSEWHERE = 128

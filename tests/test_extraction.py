@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import h5py
@@ -340,8 +341,8 @@ def peak_memory(weights, count, folder):
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path, weights, processes):
     peaks = []
     for count in (150, 600):
-        with processes.Pool(1) as pool:
-            peaks.append(pool.apply(peak_memory, (weights, count, tmp_path)))
+        with ProcessPoolExecutor(1, processes) as pool:
+            peaks.append(pool.submit(peak_memory, weights, count, tmp_path).result())
     few, many = peaks
     assert few > 100 * 2**20  # torch itself: something was measured
     # 450 images more: 21 MiB as bytes on their way in, 130 MiB on their way through
