@@ -18,11 +18,13 @@ lint: $(INSTALLED)
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
-# The environment: what pyproject.toml asks for, at the versions of constraints.txt.
+# The environment: what pyproject.toml asks for, at the versions of constraints.txt. In compat mode the
+# package is found even by a script that lies beside a clone named like it.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 …")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,backbones]'
+	@echo "Installing into .venv: about 6 GB, some minutes …"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --config-settings editable_mode=compat --editable '.[dev,backbones]'
 	@touch $@
 
 # After a change of dependencies: install without pins in a new .venv, run the tests, then this.
