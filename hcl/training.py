@@ -109,6 +109,7 @@ class Job:
         """What a run file says of its settings."""
         training = dataclasses.asdict(self.training)
         del training["checkpoint_every"]  # no influence on the result
+        training["device"] = self.device.type  # the one that "auto" found
         method = dataclasses.asdict(self.method)
         del method["benchmarks"]
         return {"method": method, "flow": dataclasses.asdict(self.flow), "training": training}
