@@ -9,6 +9,7 @@ from hcl.flows import FlowSettings
 from hcl.latent import LatentMixture
 from hcl.losses import functional_loss, likelihood_loss, replay_loss
 from hcl.model import HybridModel, build_model
+from hcl.toy_losses import Scale
 
 
 def make_model() -> HybridModel:
@@ -93,31 +94,14 @@ def test_functional_loss_has_the_second_order_expansion_of_the_paper() -> None:
     assert errors[2] < 0.2 * errors[1]
 
 
-class Times(nn.Module):
-    """The paper's toy flow, f(x) = θx."""
-
-    shape: tuple[int, ...] = (1,)
-    size = 1
-
-    def __init__(self, theta: float) -> None:
-        super().__init__()
-        self.theta = nn.Parameter(torch.tensor(theta, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.theta * x, self.theta.abs().log().expand(len(x))
-
-    def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return z / self.theta, -self.theta.abs().log().expand(len(z))
-
-
 @pytest.mark.parametrize("gamma", [1.0, 0.5, 2.0])
 @pytest.mark.parametrize("theta", [0.3, 1.0, 2.5])
 def test_the_toy_flow_gives_the_losses_of_the_paper(theta: float, gamma: float) -> None:
     """L_FR = Σ ‖θ/γ z − z‖² and L_GR = ½ ‖θ/γ z‖² − log |θ|, the paper's last section."""
     latent = LatentMixture(1, 1)
     latent.means = torch.zeros(1, 1, 1, dtype=torch.float64)  # a Gaussian of variance 1 at 0
-    snapshot = HybridModel(Times(gamma), latent).snapshot()
-    model = HybridModel(Times(theta), latent)
+    snapshot = HybridModel(Scale(gamma), latent).snapshot()
+    model = HybridModel(Scale(theta), latent)
     y = torch.zeros(1000, dtype=torch.long)
     x, z = snapshot.sample(y, 0, torch.Generator().manual_seed(0))
     torch.testing.assert_close(
