@@ -180,19 +180,32 @@ def train(
     check_sources(benchmark, embeddings)
     method = method.for_benchmark(benchmark.name)
     jobs = [Job(benchmark, embeddings, name, method, flow, training, seed) for seed in seeds]
-    entries = [store.Entry(kept / job.fingerprint()) for job in jobs]
-    waiting = [(j, e) for j, e in zip(jobs, entries, strict=True) if not e.is_finished]
-    workers = min(len(waiting), available_cores())
-    # Forked processes are there at once and share what is imported; a GPU does not survive a fork.
-    backend = "loky" if any(j.device.type == "cuda" for j, _ in waiting) else "multiprocessing"
-    joblib.Parallel(n_jobs=max(workers, 1), backend=backend)(
-        joblib.delayed(_train_into)(job, entry.folder, position)
-        for position, (job, entry) in enumerate(waiting)
-    )
+    entries = run_jobs(jobs, kept)
     with replacing(out) as partial:
         partial.mkdir(parents=True)
         for job, entry in zip(jobs, entries, strict=True):
             entry.deliver(partial, f"seed-{job.seed}")
+
+
+def run_jobs(
+    jobs: Sequence[Job], kept: Path = store.STORE, may_diverge: bool = False
+) -> list[store.Entry]:
+    """Train side by side what is not finished in the store, and return the place of each run.
+
+    A loss that is not finite is an error or, where runs ``may_diverge``, leaves this one run
+    unfinished and the others alone.
+    """
+    entries = [store.Entry(kept / job.fingerprint()) for job in jobs]
+    waiting = [(j, e) for j, e in zip(jobs, entries, strict=True) if not e.is_finished]
+    workers = max(min(len(waiting), available_cores()), 1)
+    # Forked processes are there at once and share what is imported; a GPU does not survive a fork.
+    backend = "loky" if any(j.device.type == "cuda" for j, _ in waiting) else "multiprocessing"
+    work = _train_unless_it_diverges if may_diverge else _train_into
+    joblib.Parallel(n_jobs=workers, backend=backend)(
+        joblib.delayed(work)(job, entry.folder, position % workers)
+        for position, (job, entry) in enumerate(waiting)
+    )
+    return entries
 
 
 def available_cores() -> int:
@@ -212,6 +225,11 @@ def _train_into(job: Job, folder: Path, position: int = 0) -> None:
         save_model(entry.model, learner.model, about)
     write_run(entry.run, run)
     entry.clean()
+
+
+def _train_unless_it_diverges(job: Job, folder: Path, position: int = 0) -> None:
+    with contextlib.suppress(NonFiniteError):
+        _train_into(job, folder, position)
 
 
 @contextlib.contextmanager
@@ -384,10 +402,10 @@ def _note(progress: Progress, seen: Observation, true_task: int, learner: Learne
         )
 
 
-def _diverged(job: Job, progress: Progress, true_task: int, what: str) -> HCLError:
+def _diverged(job: Job, progress: Progress, true_task: int, what: str) -> NonFiniteError:
     rate = job.method.learning_rate or job.training.learning_rate
     scaling = {"global": "standard"}.get(job.training.scaling, "global")
-    return HCLError(
+    return NonFiniteError(
         f"{job.name} on {job.benchmark.name}, seed {job.seed}, step {len(progress.losses)}, "
         f"stretch {progress.segment + 1} of the stream (task {true_task + 1}): {what} Try a "
         f"learning_rate below {rate:g}, or scaling: {scaling}."
