@@ -9,6 +9,7 @@ import click
 from hcl.errors import HCLError
 from hcl.settings import build, load_yaml, section
 from stages import options
+from stages.inputs import read_inputs
 
 
 @click.command(cls=options.Command)
@@ -29,25 +30,9 @@ def command(
     stretch of the stream. What is finished or was stopped is kept in `.hcl/runs` and not trained
     again.
     """
-    from hcl.embeddings import read
-    from hcl.flows import FlowSettings
-    from hcl.learners import MethodSettings
-    from hcl.tasks import read_benchmark
-    from hcl.training import TrainingSettings, train
+    from hcl.training import train
 
-    values = load_yaml(params)
-    key = f"benchmarks.{benchmark}"
-    flow = build(FlowSettings, section(values, f"{key}.flow", params), params, f"{key}.flow")
-    training = build(
-        TrainingSettings, section(values, f"{key}.training", params), params, f"{key}.training"
-    )
-    of_method = section(values, f"methods.{method}", params)
-    settings = build(MethodSettings, of_method, params, f"methods.{method}")
-    seeds = build(tuple[int, ...], section(values, "seeds", params), params, "seeds")
+    seeds = build(tuple[int, ...], section(load_yaml(params), "seeds", params), params, "seeds")
     if not seeds or len(set(seeds)) != len(seeds):
         raise HCLError(f"{params}: seeds is {list(seeds)}; expected one or more, each once.")
-    stream = read_benchmark(tasks)
-    if stream.name != benchmark:
-        raise HCLError(f"{tasks}: holds the tasks of {stream.name}, expected {benchmark}.")
-    sources = {s.dataset: read(embeddings / f"{s.dataset}.h5") for s in stream.sources}
-    train(stream, sources, method, settings, flow, training, seeds, out)
+    train(*read_inputs(params, benchmark, method, tasks, embeddings), seeds, out)

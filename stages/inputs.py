@@ -1,0 +1,50 @@
+"""What a method learns from: the inputs that ``hcl train`` and ``hcl tune`` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hcl.errors import HCLError
+from hcl.settings import build, load_yaml, section
+
+if TYPE_CHECKING:
+    from hcl.embeddings import Embeddings
+    from hcl.flows import FlowSettings
+    from hcl.learners import MethodSettings
+    from hcl.tasks import Benchmark
+    from hcl.training import TrainingSettings
+
+
+class Inputs(NamedTuple):
+    """The first arguments of ``hcl.training.train`` and ``hcl.tuning.tune``, in their order."""
+
+    benchmark: Benchmark
+    embeddings: dict[str, Embeddings]
+    name: str
+    method: MethodSettings
+    flow: FlowSettings
+    training: TrainingSettings
+
+
+def read_inputs(params: Path, benchmark: str, method: str, tasks: Path, embeddings: Path) -> Inputs:
+    """Read the settings of a method and a benchmark, its tasks and their embeddings."""
+    from hcl.embeddings import read
+    from hcl.flows import FlowSettings
+    from hcl.learners import MethodSettings
+    from hcl.tasks import read_benchmark
+    from hcl.training import TrainingSettings
+
+    values = load_yaml(params)
+    key = f"benchmarks.{benchmark}"
+    flow = build(FlowSettings, section(values, f"{key}.flow", params), params, f"{key}.flow")
+    training = build(
+        TrainingSettings, section(values, f"{key}.training", params), params, f"{key}.training"
+    )
+    of_method = section(values, f"methods.{method}", params)
+    settings = build(MethodSettings, of_method, params, f"methods.{method}")
+    stream = read_benchmark(tasks)
+    if stream.name != benchmark:
+        raise HCLError(f"{tasks}: holds the tasks of {stream.name}, expected {benchmark}.")
+    sources = {s.dataset: read(embeddings / f"{s.dataset}.h5") for s in stream.sources}
+    return Inputs(stream, sources, method, settings, flow, training)
