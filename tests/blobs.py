@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 
+from hcl import embeddings as embedding_files
 from hcl.embeddings import Embeddings
-from hcl.tasks import Benchmark, Part, Segment, Source, Task
+from hcl.tasks import Benchmark, Part, Segment, Source, Task, write_benchmark
 
 
 def blobs_in_the_plane(train: int = 320, test: int = 100, seed: int = 0):
@@ -61,3 +66,30 @@ def benchmark(made, order: Sequence[int] | None = None, epochs: int = 1, name: s
     embeddings, tasks, sources = made
     order = range(len(tasks)) if order is None else order
     return embeddings, Benchmark(name, tasks, tuple(Segment(t, epochs) for t in order), sources)
+
+
+def with_validation(benchmark: Benchmark, count: int) -> Benchmark:
+    """The benchmark with ``count`` training samples of each task held out."""
+    tasks = []
+    for task in benchmark.tasks:
+        rows, y = task.train.rows, task.train.y
+        parts = {
+            "validation": Part(rows[:count], y[:count]),
+            "train": Part(rows[count:], y[count:]),
+        }
+        tasks.append(dataclasses.replace(task, **parts))
+    return dataclasses.replace(benchmark, tasks=tuple(tasks))
+
+
+def write_project(
+    folder: Path, embeddings: dict[str, Embeddings], tasks: Benchmark, params: dict[str, Any]
+) -> None:
+    """``embeddings/blobs.h5``, ``tasks.h5`` and ``params.yaml``, as earlier stages leave them."""
+    made = embeddings["blobs"]
+    provenance = dict.fromkeys(embedding_files.PROVENANCE[1:], "{}")
+    provenance["classes"] = '["0"]'
+    embedding_files.write(folder / "embeddings/blobs.h5", made.x, made.y, made.split, provenance)
+    digest = embedding_files.read(folder / "embeddings/blobs.h5").attributes["content_sha256"]
+    tasks = dataclasses.replace(tasks, sources=(Source("blobs", digest),))
+    write_benchmark(folder / "tasks.h5", tasks)
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))

@@ -9,12 +9,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from hcl import embeddings as embedding_files
 from hcl.model_file import load_model
 from hcl.runs import read_run
-from hcl.tasks import Source, write_benchmark
+from hcl.tasks import write_benchmark
 from stages.train import command
-from tests.blobs import benchmark, blobs_in_64_dimensions
+from tests.blobs import benchmark, blobs_in_64_dimensions, write_project
 
 PARAMS = {
     "seeds": [0, 1],
@@ -35,15 +34,7 @@ PARAMS = {
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    embeddings, tasks = benchmark(blobs_in_64_dimensions(2, 64, 10), epochs=2)
-    made = embeddings["blobs"]
-    provenance = dict.fromkeys(embedding_files.PROVENANCE[1:], "{}")
-    provenance["classes"] = '["0"]'
-    embedding_files.write(tmp_path / "embeddings/blobs.h5", made.x, made.y, made.split, provenance)
-    digest = embedding_files.read(tmp_path / "embeddings/blobs.h5").attributes["content_sha256"]
-    tasks = dataclasses.replace(tasks, sources=(Source("blobs", digest),))
-    write_benchmark(tmp_path / "tasks.h5", tasks)
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(PARAMS))
+    write_project(tmp_path, *benchmark(blobs_in_64_dimensions(2, 64, 10), epochs=2), PARAMS)
     return tmp_path
 
 
