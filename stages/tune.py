@@ -1,0 +1,45 @@
+"""``hcl tune``: pick a method's parameters on the validation part of a benchmark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import yaml
+
+from hcl.settings import build, load_yaml
+from stages import options
+from stages.inputs import read_inputs
+
+
+@click.command(cls=options.Command)
+@options.params
+@click.option("--benchmark", required=True, help="Name of the benchmark, a key of `benchmarks`.")
+@click.option("--method", required=True, help="Name of the method, a key of `methods`.")
+@click.option("--tasks", type=options.PATH, required=True, help="Tasks file of the benchmark.")
+@click.option(
+    "--embeddings", type=options.PATH, required=True, help="Folder with the embedding files."
+)
+@click.option("--out", type=options.PATH, required=True, help="File to write, a row a trial (CSV).")
+def command(
+    params: Path, benchmark: str, method: str, tasks: Path, embeddings: Path, out: Path
+) -> None:
+    """Pick α, learning rate and weight decay on the validation part.
+
+    Trains with the values of the section `tune` (which may be left out), scores every trial on the
+    validation part of the tasks, and prints the best values as they go into the parameter file.
+    Test samples are not looked at. What is finished or was stopped is kept in `.hcl/runs` and not
+    trained again.
+    """
+    from hcl.tuning import TuneSettings, tune, write_tuning
+
+    settings = build(TuneSettings, load_yaml(params).get("tune", {}), params, "tune")
+    found = tune(*read_inputs(params, benchmark, method, tasks, embeddings), settings)
+    write_tuning(out, found)
+    changes = {"methods": {method: {"benchmarks": {benchmark: found.chosen}}}}
+    entry = yaml.safe_dump(changes, default_flow_style=True, sort_keys=False, width=10_000).strip()
+    reached = getattr(found.best, settings.metric)
+    click.echo(
+        f"best of {len(found.trials)} trials: {settings.metric} accuracy {reached:.4f} "
+        f"with {entry[1:-1]}"
+    )
