@@ -42,8 +42,9 @@ def save_model(path: str | Path, model: HybridModel, about: dict[str, Any]) -> N
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in model.state_dict().items()
     }
+    content = safetensors.torch.save(tensors, metadata={"hcl": canonical_json(header)})
     with replacing(path) as partial:
-        safetensors.torch.save_file(tensors, partial, metadata={"hcl": canonical_json(header)})
+        partial.write_bytes(content)  # save_file would make a file that only its owner can read
 
 
 def load_model(path: str | Path) -> tuple[HybridModel, dict[str, Any]]:

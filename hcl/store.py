@@ -11,13 +11,12 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hcl.files import fingerprint, remove, replacing
+from hcl.files import fingerprint, remove
 from hcl.tasks import Benchmark
 
 STORE = Path(".hcl") / "runs"
@@ -82,16 +81,10 @@ class Entry:
         remove(self.checkpoint)
 
     def deliver(self, out: Path, name: str) -> None:
-        """Put the run, and its model if it has one, into the folder ``out``."""
-        place(self.run, out / f"{name}.h5")
+        """Put copies of the run, and of its model if it has one, into the folder ``out``.
+
+        Copies, not links: what is done to an output must not reach the store.
+        """
+        shutil.copyfile(self.run, out / f"{name}.h5")
         if self.model.exists():
-            place(self.model, out / f"{name}.safetensors")
-
-
-def place(source: Path, target: Path) -> None:
-    """A hard link where the file system allows one, else a copy; whole or not at all."""
-    with replacing(target) as partial:
-        try:
-            os.link(source, partial)
-        except OSError:
-            shutil.copyfile(source, partial)
+            shutil.copyfile(self.model, out / f"{name}.safetensors")

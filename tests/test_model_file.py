@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,16 @@ def test_a_loaded_model_is_the_saved_one(tmp_path: Path) -> None:
     assert torch.equal(loaded.log_likelihoods(x), model.log_likelihoods(x))
     generator = torch.Generator().manual_seed(0)
     assert loaded.add_task(generator) == 2  # and it goes on learning
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_the_file_has_the_mode_that_the_umask_gives(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        save_model(tmp_path / "model.safetensors", make_model(), {})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
 def test_a_float64_model_stays_one(tmp_path: Path) -> None:
