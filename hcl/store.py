@@ -20,6 +20,7 @@ from hcl.files import fingerprint, remove
 from hcl.tasks import Benchmark
 
 STORE = Path(".hcl") / "runs"
+RUN = "run.h5"
 
 
 @functools.cache
@@ -62,12 +63,17 @@ def benchmark_digest(benchmark: Benchmark) -> str:
     return fingerprint(about)
 
 
+def finished_runs(kept: Path = STORE) -> set[str]:
+    """The fingerprints of the runs that are finished."""
+    return {run.parent.name for run in kept.glob(f"*/{RUN}")}
+
+
 class Entry:
     """The place of one run in the store."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.run = folder / "run.h5"  # there once the run is finished, never before
+        self.run = folder / RUN  # there once the run is finished, never before
         self.model = folder / "model.safetensors"
         self.checkpoint = folder / "checkpoint.pt"
 

@@ -27,12 +27,18 @@ def command(
     """Learn the tasks of a benchmark one after another with one method.
 
     Trains every seed, side by side, and writes the answers on all tasks' test samples after each
-    stretch of the stream. What is finished or was stopped is kept in `.hcl/runs` and not trained
+    segment of the stream. What is finished or was stopped is kept in `.hcl/runs` and not trained
     again.
     """
+    from hcl.runs import read_run
+    from hcl.store import STORE, finished_runs
     from hcl.training import train
 
     seeds = build(tuple[int, ...], section(load_yaml(params), "seeds", params), params, "seeds")
     if not seeds or len(set(seeds)) != len(seeds):
         raise HCLError(f"{params}: seeds is {list(seeds)}; expected one or more, each once.")
+    before = finished_runs()
     train(*read_inputs(params, benchmark, method, tasks, embeddings), seeds, out)
+    found = sum(read_run(out / f"seed-{seed}.h5").fingerprint in before for seed in seeds)
+    runs = "1 run" if len(seeds) == 1 else f"{len(seeds)} runs"
+    click.echo(f"{out}: {runs}" + (f", {found} from {STORE}" if found else ""))
