@@ -126,16 +126,6 @@ def test_train_answers_for_every_test_sample_after_every_segment(project: Path) 
     assert first.read_bytes() != second.read_bytes()
 
 
-def test_train_says_what_it_wrote_and_what_was_finished_before(project: Path) -> None:
-    out = "results/runs/trees/hcl-fr-ta"
-    assert run("train").output == f"{out}: 2 runs, 2 from .hcl/runs\n"
-    with h5py.File(f"{out}/seed-1.h5") as file:
-        shutil.rmtree(Path(".hcl/runs", str(file.attrs["fingerprint"])))
-    assert run("train").output == f"{out}: 2 runs, 1 from .hcl/runs\n"
-    shutil.rmtree(".hcl")
-    assert run("train").output == f"{out}: 2 runs\n"
-
-
 def test_evaluate_writes_the_metrics_that_the_predictions_give(project: Path) -> None:
     metrics = json.loads(Path("results/metrics/trees/hcl-fr-ta.json").read_text())
     with h5py.File("data/tasks/trees.h5") as tasks:
