@@ -91,7 +91,7 @@ def section(values: Mapping[str, Any], key: str, where: str | Path) -> Any:
             there = ".".join(done) or "the file"
             choices = sorted(map(str, node)) if isinstance(node, Mapping) else []
             raise HCLError(
-                f"{where}: there is no {key!r}{_did_you_mean(part, choices)}. "
+                f"{where}: there is no {key!r}{did_you_mean(part, choices)}. "
                 f"In {there}: {', '.join(choices) or 'nothing'}."
             )
         node = node[part]
@@ -150,7 +150,7 @@ def _convert_dataclass(kind: type, value: Any, where: str, key: str) -> Any:
     fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
     for name in value:
         if name not in fields:
-            hint = _did_you_mean(str(name), list(fields))
+            hint = did_you_mean(str(name), list(fields))
             raise HCLError(
                 f"{where}: {_join(key, name)} is not a known key{hint}. "
                 f"Allowed: {', '.join(fields)}."
@@ -214,6 +214,7 @@ def _join(key: str, name: object) -> str:
     return f"{key}.{name}" if key else str(name)
 
 
-def _did_you_mean(name: str, choices: list[str]) -> str:
+def did_you_mean(name: str, choices: list[str]) -> str:
+    """A hint for a message, with a blank before it; empty where no choice comes close."""
     close = difflib.get_close_matches(name, choices, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from stages.grid import check_grid
 from stages.options import PATH, Command, params
 
 
@@ -32,6 +33,8 @@ def command(params: Path, dataset: str, out: Path, data: Path | None, downloads:
     from hcl.datasets import DatasetSettings, fetch
     from hcl.settings import build, load_yaml, section
 
+    values = load_yaml(params)
+    check_grid(values, params)
     key = f"datasets.{dataset}"
-    settings = build(DatasetSettings, section(load_yaml(params), key, params), params, key)
+    settings = build(DatasetSettings, section(values, key, params), params, key)
     fetch(dataset, settings, out, data=data, downloads=downloads)

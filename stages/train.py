@@ -9,6 +9,7 @@ import click
 from hcl.errors import HCLError
 from hcl.settings import build, load_yaml, section
 from stages import options
+from stages.grid import check_grid
 from stages.inputs import read_inputs
 
 
@@ -34,7 +35,9 @@ def command(
     from hcl.store import STORE, finished_runs
     from hcl.training import train
 
-    seeds = build(tuple[int, ...], section(load_yaml(params), "seeds", params), params, "seeds")
+    values = load_yaml(params)
+    check_grid(values, params)
+    seeds = build(tuple[int, ...], section(values, "seeds", params), params, "seeds")
     if not seeds or len(set(seeds)) != len(seeds):
         raise HCLError(f"{params}: seeds is {list(seeds)}; expected one or more, each once.")
     before = finished_runs()

@@ -1,0 +1,64 @@
+"""A name in ``grid`` that the file does not declare stops the first stage that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from stages.cli import main
+from tests.imports import ROOT
+
+PARAMS = (ROOT / "params.yaml").read_text(encoding="utf-8")
+INPUTS = ["--benchmark", "split-digits", "--embeddings", "embeddings"]
+COMMANDS = {
+    "fetch": ["--dataset", "digits"],
+    "split": INPUTS,
+    "train": [*INPUTS, "--method", "adam", "--tasks", "tasks.h5"],
+}
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(stage: str, grid: Any) -> Result:
+    values = yaml.safe_load(PARAMS)
+    Path("params.yaml").write_text(yaml.safe_dump({**values, "grid": grid}))
+    return CliRunner().invoke(main, [stage, *COMMANDS[stage], "--out", "out"])
+
+
+@pytest.mark.parametrize("stage", COMMANDS)
+@pytest.mark.parametrize(
+    ("key", "name", "meant"),
+    [
+        ("methods", "hcl-frta", "hcl-fr-ta"),
+        ("benchmarks", "split-digit", "split-digits"),
+        ("datasets", "digts", "digits"),
+    ],
+)
+def test_the_key_the_value_and_the_nearest_name(
+    stage: str, key: str, name: str, meant: str
+) -> None:
+    result = run(stage, {key: [meant, name]})
+    assert result.exit_code == 1
+    assert f"params.yaml: grid.{key}[1] is {name!r}" in result.output
+    assert f"(did you mean {meant!r}?)" in result.output
+    assert result.output.count("\n") == 1
+    assert not Path("out").exists()
+
+
+def test_a_name_in_place_of_a_list() -> None:
+    assert "grid.methods is 'adam'; expected a list" in run("split", {"methods": "adam"}).output
+
+
+@pytest.mark.parametrize("grid", [None, {}, yaml.safe_load(PARAMS)["grid"]])
+def test_names_that_are_declared_pass_and_so_does_no_grid(grid: Any) -> None:
+    result = run("fetch", grid)
+    assert result.exit_code == 0, result.output
+    assert Path("out").exists()
