@@ -209,9 +209,9 @@ def fetch(
     if settings.source == "digits":
         content, source = readers.read_digits(), "scikit-learn's digits"
     elif settings.source == "folder":
-        content, source = readers.read_folder(_path(settings)), "a folder of images"
+        content, source = readers.read_folder(_own(name, settings)), "a folder of images"
     elif settings.source == "embeddings":
-        content, source = readers.read_embeddings(_path(settings)), "ready embeddings"
+        content, source = readers.read_embeddings(_own(name, settings)), "ready embeddings"
     else:
         entry = official[settings.source]
         folder = _locate(name, entry, settings, data, Path(downloads))
@@ -222,6 +222,18 @@ def fetch(
 def _path(settings: DatasetSettings) -> Path:
     assert settings.path is not None  # checked when the settings were built
     return Path(settings.path).expanduser()
+
+
+def _own(name: str, settings: DatasetSettings) -> Path:
+    """The user's image folder or embedding file."""
+    path = _path(settings)
+    if not path.exists():
+        what = "folder" if settings.source == "folder" else "file"
+        raise HCLError(
+            f"{path}: no such {what}. Mend datasets.{name}.path; one that is not absolute begins "
+            f"in the folder where hcl runs, {Path.cwd()}."
+        )
+    return path
 
 
 def _locate(

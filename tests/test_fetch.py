@@ -13,6 +13,7 @@ PARAMS = """
 datasets:
   digits: {source: digits}
   pets: {source: folder, path: pets}
+  ready: {source: embeddings, path: x.npz}
   svhn: {source: svhn, partial: true}
   wrong: {source: digits, pth: x}
 """
@@ -77,7 +78,8 @@ def test_other_parameter_file(project):
 def test_mistakes_are_one_line(project):
     fails(fetch("digit"), "params.yaml", "'datasets.digit'", "did you mean 'digits'?")
     fails(fetch("wrong"), "params.yaml: datasets.wrong.pth", "did you mean 'path'?")
-    fails(fetch("pets"), "pets/train: no such folder")
+    fails(fetch("pets"), "pets: no such folder. Mend datasets.pets.path", str(project))
+    fails(fetch("ready"), "x.npz: no such file. Mend datasets.ready.path")
     assert not (project / "data").exists()
 
 
