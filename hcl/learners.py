@@ -14,6 +14,8 @@ method         kind    memory        tasks     objective (to be minimised, −L_
 ``ncm``        ncm     none          given     closed form: nearest mean
 ``slda``       slda    none          given     closed form: streaming LDA
 ``ranpac``     ranpac  none          given     closed form: random projection, ridge
+``hcl-plus``   plus    functional    given     past the paper: ``hcl.plus``
+``hcl-plus-ta``  plus  functional    detected  as hcl-plus, never told the task
 =============  ======  ============  ========  ==================================================
 
 A learner's tasks are numbered in the order in which it added them. It holds one model and, for GR
@@ -33,25 +35,27 @@ Paper: silent on the optimiser at a change. Here: its state is kept; see ``docs/
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.optim.adam import adam
+from torch import Tensor
 
+from hcl.adam import Adam
 from hcl.closed_form import ClosedForm
 from hcl.detection import DetectionSettings, Detector
 from hcl.losses import latent_distance
 from hcl.model import HybridModel, Statistics, check_finite
+from hcl.observation import Evidence, Observation, Prediction
+from hcl.plus import PlusSettings
 from hcl.runs import NEW, RECURRING, SAME
 from hcl.streams import Batch, TaskBatch, TaskBatches
 from hcl.vae import SupervisedCURL, VAESettings
 
-Kind = Literal["flow", "vae", "ncm", "slda", "ranpac"]
+Kind = Literal["flow", "vae", "ncm", "slda", "ranpac", "plus"]
 MemoryKind = Literal["none", "all", "buffer", "generative", "functional"]
 
 
@@ -65,6 +69,7 @@ class MethodChanges:
     weight_decay: float | None = None
     detection: DetectionSettings | None = None
     vae: VAESettings | None = None
+    plus: PlusSettings | None = None
     shrinkage: float | None = None
     projections: int | None = None
     ridge: float | None = None
@@ -84,6 +89,7 @@ class MethodSettings:
         weight_decay: instead of the benchmark's.
         detection: of ``tasks: detected``.
         vae: of ``kind: vae``.
+        plus: of ``kind: plus``.
         shrinkage: ε of ``slda``, relative to the mean variance.
         projections: random features of ``ranpac``.
         ridge: ρ of ``ranpac``, relative to the mean of G's diagonal.
@@ -99,6 +105,7 @@ class MethodSettings:
     weight_decay: float | None = None
     detection: DetectionSettings = field(default_factory=DetectionSettings)
     vae: VAESettings = field(default_factory=VAESettings)
+    plus: PlusSettings = field(default_factory=PlusSettings)
     shrinkage: float = 1e-2
     projections: int = 2000
     ridge: float = 1e-2
@@ -108,6 +115,7 @@ class MethodSettings:
         allowed: dict[Kind, tuple[MemoryKind, ...]] = {
             "flow": ("none", "all", "buffer", "generative", "functional"),
             "vae": ("none", "generative"),
+            "plus": ("functional",),
         }
         memories = allowed.get(self.kind, ("none",))
         if self.memory not in memories:
@@ -115,9 +123,9 @@ class MethodSettings:
                 f"memory: {self.memory} does not fit kind {self.kind}; allowed: "
                 f"{', '.join(memories)}."
             )
-        if self.tasks == "detected" and (self.kind != "flow" or self.memory == "all"):
+        if self.tasks == "detected" and (self.kind not in ("flow", "plus") or self.memory == "all"):
             raise ValueError(
-                "tasks: detected needs kind flow, and a memory other than all; "
+                "tasks: detected needs kind flow or plus, and a memory other than all; "
                 f"found {self.kind} and {self.memory}."
             )
         if self.alpha < 0:
@@ -145,30 +153,6 @@ class MethodSettings:
             if value is not None
         }
         return dataclasses.replace(self, **chosen, benchmarks={})
-
-
-class Prediction(NamedTuple):
-    """A learner's answers: see ``hcl.runs`` for what each means."""
-
-    predicted_class: NDArray[np.int16]  # (n,)
-    predicted_task: NDArray[np.int16]
-    pair_class: NDArray[np.int16]
-
-
-class Evidence(NamedTuple):
-    """What a task-agnostic learner went by on one batch, for the trace."""
-
-    statistics: NDArray[np.float64]  # (3,) S1, S2, S3 of the batch for the task before the verdict
-    mean: NDArray[np.float64]
-    std: NDArray[np.float64]
-    verdict: int
-
-
-class Observation(NamedTuple):
-    """What one batch left behind: its loss, and the evidence of a task-agnostic learner."""
-
-    loss: Tensor | None = None
-    evidence: Evidence | None = None
 
 
 class Learner(Protocol):
@@ -243,60 +227,6 @@ class Buffers:
             xs.append(self.x[task][chosen])
             ys.append(self.y[task][chosen])
         return TaskBatches(torch.cat(xs), torch.cat(ys))
-
-
-class Adam:
-    """Adam with an L2 term, by torch's fused kernel, on a fixed list of parameters.
-
-    ``torch.optim.Adam`` makes the same call, but its constructor imports torch's compiler first,
-    which takes longer than many a small run.
-    """
-
-    def __init__(
-        self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
-    ) -> None:
-        self.parameters = list(parameters)
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.averages = [torch.zeros_like(p) for p in self.parameters]
-        self.squares = [torch.zeros_like(p) for p in self.parameters]
-        self.steps = [torch.zeros((), device=p.device) for p in self.parameters]
-
-    def zero_grad(self) -> None:
-        """Drop the gradients of the last step."""
-        for parameter in self.parameters:
-            parameter.grad = None
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """One step along the gradients that ``backward`` left."""
-        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
-        adam(
-            list(self.parameters),
-            grads,
-            self.averages,
-            self.squares,
-            [],
-            self.steps,
-            fused=True,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=self.learning_rate,
-            weight_decay=self.weight_decay,
-            eps=1e-8,
-            maximize=False,
-        )
-
-    def state_dict(self) -> dict[str, list[Tensor]]:
-        """Moments and step counts."""
-        return {"averages": self.averages, "squares": self.squares, "steps": self.steps}
-
-    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
-        """Continue from ``state``."""
-        for name in ("averages", "squares", "steps"):
-            for mine, theirs in zip(getattr(self, name), state[name], strict=True):
-                mine.copy_(theirs)
 
 
 class FlowLearner:

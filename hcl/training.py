@@ -36,12 +36,12 @@ from hcl.learners import (
     FlowLearner,
     Learner,
     MethodSettings,
-    Observation,
-    Prediction,
     VAELearner,
 )
 from hcl.model import NonFiniteError, build_model
 from hcl.model_file import save_model
+from hcl.observation import Observation, Prediction
+from hcl.plus import PlusLearner, tukey
 from hcl.progress import bar
 from hcl.runs import Run, Trace, write_run
 from hcl.streams import Stream, check_sources
@@ -336,6 +336,8 @@ def build_learner(job: Job, stream: Stream) -> Learner:
         "generator": draws,
     }
     first = stream.first_samples(FITTING_SAMPLES).x
+    if method.kind == "plus":
+        first = tukey(first, method.plus.power)
     if method.kind == "vae":
         vae = SupervisedCURL(method.vae, stream.size, classes, weights).to(job.device)
         vae.set_scaling(*scaling_of(first, training.scaling))
@@ -353,6 +355,10 @@ def build_learner(job: Job, stream: Stream) -> Learner:
         model.flow.set_scaling(*scaling_of(first, training.scaling))
     else:
         model.flow.initialise(first)
+    if method.kind == "plus":
+        rates = {key: options[key] for key in ("learning_rate", "weight_decay", "generator")}
+        detects = method.tasks == "detected"
+        return PlusLearner(model, method.plus, alpha=method.alpha, detects=detects, **rates)
     archive = stream if method.memory == "all" else None
     return FlowLearner(model, method, archive=archive, **options)
 

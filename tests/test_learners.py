@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from hcl.adam import Adam
 from hcl.detection import DetectionSettings
 from hcl.errors import HCLError
 from hcl.flows import FlowSettings
-from hcl.learners import Adam, Buffers, FlowLearner, MethodSettings
+from hcl.learners import Buffers, FlowLearner, MethodSettings
 from hcl.losses import functional_loss, likelihood_loss, replay_loss
 from hcl.model import build_model
 from hcl.runs import NEW, RECURRING, Run

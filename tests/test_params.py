@@ -15,6 +15,7 @@ from hcl.settings import build, load_yaml, section
 from hcl.tasks import StreamSettings
 from hcl.toy_losses import ToySettings
 from hcl.training import TrainingSettings
+from hcl.tuning import TuneSettings
 from tests.imports import ROOT
 
 PARAMS = ROOT / "params.yaml"
@@ -23,6 +24,7 @@ SECTIONS: list[tuple[str, Any]] = [
     ("extract", ExtractSettings),
     ("moons", MoonsSettings),
     ("toy_losses", ToySettings),
+    ("tune", TuneSettings),
     *((f"datasets.{name}", DatasetSettings) for name in VALUES["datasets"]),
     *((f"methods.{name}", MethodSettings) for name in VALUES["methods"]),
     *((f"benchmarks.{name}.stream", StreamSettings) for name in VALUES["benchmarks"]),

@@ -1,0 +1,126 @@
+"""Streamed moments: the mean of each class and one covariance within classes, each sample once.
+
+With counts n_c, sums s_c and G = Σ z zᵀ over all samples,
+
+    m_c = s_c / n_c,   Σ = (G − Σ_c n_c m_c m_cᵀ) / Σ_c n_c
+
+are exact after any number of batches, whatever their order: no sample is looked at twice.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+BLOCK = 256  # samples that wait until G is updated: one larger product is faster than eight
+
+
+class LinearScores(NamedTuple):
+    """log N(z; m_c, Σ) of every class, up to a term that depends on z alone."""
+
+    weights: Tensor  # (D, C)
+    bias: Tensor  # (C,)
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """(n, C)."""
+        return torch.addmm(self.bias, z, self.weights)
+
+
+class Moments:
+    """Counts and sums of classes, and G, for ``size`` features.
+
+    Args:
+        size: D.
+        device: where the features are.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.counts = torch.zeros(0, dtype=torch.float64, device=device)
+        self.sums = torch.zeros(0, size, dtype=torch.float64, device=device)
+        self.gram = torch.zeros(size, size, device=device)
+        self._waiting = torch.zeros(BLOCK, size, device=device)
+        self._filled = 0
+
+    def add_classes(self, count: int) -> None:
+        """Room for ``count`` more classes."""
+        self.counts = torch.cat((self.counts, self.counts.new_zeros(count)))
+        self.sums = torch.cat((self.sums, self.sums.new_zeros(count, self.sums.shape[1])))
+
+    def add(self, z: Tensor, classes: Tensor) -> None:
+        """Take in samples (n, D) of ``classes`` (n,)."""
+        self.counts.index_add_(0, classes, self.counts.new_ones(len(classes)))
+        self.sums.index_add_(0, classes, z.double())
+        for part in z.split(BLOCK):
+            if self._filled + len(part) > BLOCK:
+                self._settle()
+            self._waiting[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+
+    def _settle(self) -> None:
+        waiting = self._waiting[: self._filled]
+        self.gram.addmm_(waiting.T, waiting)
+        self._filled = 0
+
+    def means(self, size: int | None = None) -> Tensor:
+        """m_c, (C, D), in double precision; zero for a class without samples.
+
+        ``size`` takes the first features alone, here and below.
+        """
+        return self.sums[:, :size] / self.counts.clamp(min=1)[:, None]
+
+    def covariance(self, shrinkage: float, size: int | None = None) -> Tensor:
+        """(1 − ε) Σ + ε v I, in double precision, where v is the mean variance of a feature."""
+        self._settle()
+        means, gram = self.means(size), self.gram[:size, :size].double()
+        within = (gram - (means.T * self.counts) @ means) / self.counts.sum()
+        variance = within.diagonal().mean().clamp(min=1e-12)
+        within.mul_(1 - shrinkage).diagonal().add_(shrinkage * variance)
+        return within
+
+    def scores(self, shrinkage: float) -> LinearScores:
+        """The linear rule of these moments; a class without samples never wins."""
+        means = self.means()
+        factor = torch.linalg.cholesky(self.covariance(shrinkage))
+        weights = torch.cholesky_solve(means.T, factor)
+        bias = -0.5 * (weights * means.T).sum(0)
+        bias = bias.masked_fill(self.counts == 0, -torch.inf)
+        return LinearScores(weights.float(), bias.float())
+
+    def state(self) -> dict[str, Tensor]:
+        """The sums and the block that waits, for a checkpoint: rounding follows the blocks."""
+        waiting = self._waiting[: self._filled].clone()
+        return {"counts": self.counts, "sums": self.sums, "gram": self.gram, "waiting": waiting}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Continue from ``state``."""
+        self.counts, self.sums = state["counts"].clone(), state["sums"].clone()
+        self.gram.copy_(state["gram"])
+        self._filled = len(state["waiting"])
+        self._waiting[: self._filled] = state["waiting"]
+
+
+class Inverse:
+    """Σ⁻¹ of growing moments, taken anew whenever a quarter more samples stand behind it."""
+
+    def __init__(self) -> None:
+        self._samples = 0.0
+        self._inverse = torch.empty(0)
+
+    def of(self, moments: Moments, shrinkage: float, size: int) -> Tensor:
+        """((1 − ε) Σ + ε v I)⁻¹ of the first ``size`` features."""
+        samples = float(moments.counts.sum())
+        if samples >= 1.25 * self._samples:
+            factor = torch.linalg.cholesky(moments.covariance(shrinkage, size))
+            self._inverse = torch.cholesky_inverse(factor).float()
+            self._samples = samples
+        return self._inverse
+
+    def state(self) -> tuple[float, Tensor]:
+        """For a checkpoint: when it was taken decides what it is."""
+        return self._samples, self._inverse
+
+    def restore(self, state: tuple[float, Tensor]) -> None:
+        """Continue from ``state``."""
+        self._samples, self._inverse = state
