@@ -146,7 +146,7 @@ class PlusLearner:
         evidence = self.test.update(statistic)
         self.pending.append((x, y, statistic))
         verdict = SAME
-        if self.test.alarm and len(self.pending) >= self.settings.test.gather:
+        if self.test.alarm:
             verdict = self._settle_change()
         loss = None
         if verdict != SAME or evidence == 0:

@@ -15,9 +15,10 @@ drown the others until many times D samples have been seen.
 
 Evidence is gathered over batches by a cumulative sum (Page, 1954): with u = (T − mean)/std of the
 batches found typical so far, C ← max(0, C + u − drift), and a change is declared at C > ``limit``.
-It began after the last batch at which C was 0: those since then are *pending*, no one learns from
-them before the verdict, so that nothing has to be undone. Whose they are is decided when there are
-``gather`` of them, by T of all of them together: the earlier task for which it is least, if it lies
+One batch adds limit / (gather − 1) at most: it takes ``gather`` batches to declare a change, however
+strange one of them is. The change began after the last batch at which C was 0: those since then are
+*pending*, no one learns from them before the verdict, so that nothing has to be undone. Whose they
+are is decided by T of all of them together: the earlier task for which it is least, if it lies
 within ``threshold`` standard deviations there; else the task is new.
 
 Were u Gaussian, C would pass the limit within a task about once in exp(2 · drift · limit) batches
@@ -44,7 +45,7 @@ class SequentialSettings:
         limit: the evidence at which a change is declared.
         window: batches over which mean and standard deviation of T are taken.
         minimum: batches of a task before it is watched: its own spread is not in Σ before.
-        gather: batches that are pending before it is decided whose they are.
+        gather: the least number of batches that declare a change.
         threshold: λ, how far above its mean T may lie for a task that has come back.
         shrinkage: ε of Σ in T, relative to the mean variance.
     """
@@ -101,7 +102,9 @@ class CumulativeSum:
     def update(self, statistic: float) -> float:
         """Take in T of one more batch; the evidence C after it."""
         if self.ready:
-            self.evidence = max(0.0, self.evidence + self.excess(statistic) - self.settings.drift)
+            most = self.settings.limit / max(self.settings.gather - 1, 1e-9)
+            gain = min(self.excess(statistic) - self.settings.drift, most)
+            self.evidence = max(0.0, self.evidence + gain)
         return self.evidence
 
     @property
