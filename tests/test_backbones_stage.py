@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import io
+
 from click.testing import CliRunner
 
+from stages.backbones import command
 from stages.cli import main
 
 
@@ -15,6 +18,20 @@ def test_lists_name_sizes_and_what_works_offline():
         ["tf_efficientnet_lite0.in1k", "1280", "224×224", *package],
         ["tf_efficientnet_lite3.in1k", "1280", "300×300"],
     ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_it_shows_that_it_is_at_work(monkeypatch, capsys):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    command.callback("tf_efficientnet_lite[03]*")
+    assert "load timm …" in terminal.getvalue()
+    assert "list backbones" in terminal.getvalue()
+    assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 def test_without_a_pattern_the_short_list(monkeypatch):
