@@ -1,14 +1,14 @@
-"""The run file: what one seed of one method answered after each stretch of the stream.
+"""The run file: what one seed of one method answered after each segment of the stream.
 
-Layout (``hcl-run/1``, HDF5, contiguous; J stretches of the stream, N test samples in all):
+Layout (``hcl-run/1``, HDF5, contiguous; J segments of the stream, N test samples in all):
 
 ===================  ================  ==========================================================
-``predicted_class``  int16 (J, N)      argmax_y Σ_t p(x | y, t) after stretch j; the tasks' test
+``predicted_class``  int16 (J, N)      argmax_y Σ_t p(x | y, t) after segment j; the tasks' test
                                        parts stand one after the other, in the order of the tasks
 ``predicted_task``   int16 (J, N)      task of the likeliest (class, task) pair, in the learner's
                                        own numbering; −1 where the method knows no tasks
 ``pair_class``       int16 (J, N)      class of that pair
-``added_in``         int16 (tasks,)    the stretch that was shown when the learner added the task
+``added_in``         int16 (tasks,)    the segment that was shown when the learner added the task
 ``loss``             float32 (steps,)  training loss, of methods that have one
 ``trace``            group             of task-agnostic methods, one row a training batch
 ===================  ================  ==========================================================
@@ -44,7 +44,7 @@ SAME, NEW, RECURRING = 0, 1, 2  # the verdicts, as they stand in a trace
 class Trace:
     """One row a training batch; for scoring and plots, the learner never reads it."""
 
-    segment: NDArray[np.int16]  # (B,) the stretch of the stream that is shown
+    segment: NDArray[np.int16]  # (B,) the segment of the stream that is shown
     true_task: NDArray[np.int16]  # (B,)
     learner_task: NDArray[np.int16]  # (B,) the learner's task after the verdict
     statistics: NDArray[np.float32]  # (B, 3)

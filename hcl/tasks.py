@@ -56,7 +56,7 @@ class EqualTasks:
 
 @dataclass(frozen=True)
 class SegmentSettings:
-    """One stretch of the stream: a task (counted from 1, as in the paper) and its epochs."""
+    """One segment of the stream: a task (counted from 1, as in the paper) and its epochs."""
 
     task: int
     epochs: int
@@ -123,7 +123,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Segment:
-    """One stretch of the stream: the task with this index (from 0), for so many epochs."""
+    """One segment of the stream: the task with this index (from 0), for so many epochs."""
 
     task: int
     epochs: int
