@@ -7,7 +7,7 @@ import click
 from stages import options
 
 
-@click.command(cls=options.Command)
+@click.command(cls=options.Command, short_help="List pretrained backbones.")
 @click.argument("pattern", required=False)
 def command(pattern: str | None) -> None:
     """List the pretrained backbones whose name fits PATTERN, such as "resnet*".

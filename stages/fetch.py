@@ -10,7 +10,7 @@ from stages.grid import check_grid
 from stages.options import PATH, Command, params
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Bring a data set into one raw file.")
 @params
 @click.option("--dataset", required=True, help="Its name under `datasets` in the parameters.")
 @click.option("--out", type=PATH, required=True, help="Raw file to write (HDF5).")

@@ -10,7 +10,9 @@ from hcl.settings import build, load_yaml, section
 from stages import options
 
 
-@click.command(cls=options.Command)
+@click.command(
+    cls=options.Command, short_help="Draw the paper's two losses on f(x) = θx (Figure S1)."
+)
 @options.params
 @click.option("--out", type=options.PATH, required=True, help="Folder to write.")
 def command(params: Path, out: Path) -> None:

@@ -13,7 +13,7 @@ from stages.grid import check_grid
 from stages.inputs import read_inputs
 
 
-@click.command(cls=options.Command)
+@click.command(cls=options.Command, short_help="Learn the tasks of a benchmark with one method.")
 @options.params
 @click.option("--benchmark", required=True, help="Name of the benchmark, a key of `benchmarks`.")
 @click.option("--method", required=True, help="Name of the method, a key of `methods`.")

@@ -23,7 +23,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from stages.cli import main
+from stages.cli import COMMANDS, main
 from tests.imports import ROOT
 from tests.projects import CLASSES, draw_pictures, environment, small_params, write_params
 
@@ -257,6 +257,14 @@ def test_help_lists_the_stages_without_loading_what_they_need() -> None:
     assert done.returncode == 0, done.stderr
     listed = re.findall(r"^  ([a-z][a-z-]*)  +\w", done.stdout, re.MULTILINE)
     assert listed[:6] == [*PIPELINE, "report"]
+
+
+def test_help_says_each_command_in_one_whole_line_of_80_columns() -> None:
+    lines = CliRunner().invoke(main, ["--help"], terminal_width=80).output.splitlines()
+    listed = lines[lines.index("Commands:") + 1 :]
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    assert all(len(line) <= 80 and line.endswith(".") for line in listed)
+    assert not any("..." in line for line in listed)
 
 
 @pytest.mark.parametrize("stage", STAGES)
