@@ -244,8 +244,16 @@ def _write_metrics(path: Path, scores: Sequence[Scores]) -> None:
     write_csv(path, (*header, *(f"changes_{name}" for name in names)), rows)
 
 
+def statistics_of(settings: dict[str, Any]) -> tuple[str, ...]:
+    """What the columns of a trace hold: S1, S2, S3, or HCL+'s T and evidence C."""
+    if settings["method"].get("kind") == "plus":
+        return ("mean_shift", "evidence")
+    return STATISTICS
+
+
 def _write_trace(path: Path, runs: Sequence[Run]) -> None:
-    columns = [f"{s}{suffix}" for s in STATISTICS for suffix in ("", "_mean", "_std")]
+    statistics = statistics_of(runs[0].settings)
+    columns = [f"{s}{suffix}" for s in statistics for suffix in ("", "_mean", "_std")]
     header = ("seed", "batch", "segment", "true_task", "learner_task", "verdict", *columns)
     rows: list[list[object]] = []
     for run in runs:
@@ -254,6 +262,7 @@ def _write_trace(path: Path, runs: Sequence[Run]) -> None:
             continue
         # (B, 9): each statistic with its own mean and standard deviation
         values = np.stack([trace.statistics, trace.mean, trace.std], axis=2).reshape(-1, 9)
+        values = values[:, : len(columns)]
         for b in range(len(values)):
             places = (trace.segment[b], trace.true_task[b], trace.learner_task[b])
             rows.append(

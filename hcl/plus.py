@@ -52,7 +52,7 @@ class PlusSettings:
         test: the sequential test of ``tasks: detected``.
     """
 
-    flow: Literal["all", "first", "never"] = "all"
+    flow: Literal["all", "first", "never"] = "never"
     power: float = 0.5
     projections: int = 4000
     shrinkage: float = 1e-2

@@ -15,11 +15,11 @@ drown the others until many times D samples have been seen.
 
 Evidence is gathered over batches by a cumulative sum (Page, 1954): with u = (T − mean)/std of the
 batches found typical so far, C ← max(0, C + u − drift), and a change is declared at C > ``limit``.
-One batch adds limit / (gather − 1) at most: it takes ``gather`` batches to declare a change, however
-strange one of them is. The change began after the last batch at which C was 0: those since then are
-*pending*, no one learns from them before the verdict, so that nothing has to be undone. Whose they
-are is decided by T of all of them together: the earlier task for which it is least, if it lies
-within ``threshold`` standard deviations there; else the task is new.
+One batch adds limit / (gather − 1) at most: it takes ``gather`` batches to declare a change,
+however strange one of them is. The change began after the last batch at which C was 0: those since
+then are *pending*, no one learns from them before the verdict, so that nothing has to be undone.
+Whose they are is decided by T of all of them together: the earlier task for which it is least, if
+it lies within ``threshold`` standard deviations there; else the task is new.
 
 Were u Gaussian, C would pass the limit within a task about once in exp(2 · drift · limit) batches
 (Siegmund, 1985, to first order): never, with the defaults. T has heavier tails; what was measured

@@ -30,7 +30,7 @@ def learner(detects: bool = False, alpha: float = 3.0, **settings) -> PlusLearne
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
     return PlusLearner(
         model,
-        PlusSettings(**{"power": 1.0, "projections": 0, **settings}),
+        PlusSettings(**{"power": 1.0, "projections": 0, "flow": "all", **settings}),
         alpha=alpha,
         detects=detects,
         learning_rate=1e-3,
@@ -175,7 +175,10 @@ def test_a_suspicion_that_passes_costs_nothing():
 
 
 PLUS = MethodSettings(
-    kind="plus", memory="functional", alpha=50.0, plus=PlusSettings(power=1.0, projections=50)
+    kind="plus",
+    memory="functional",
+    alpha=50.0,
+    plus=PlusSettings(flow="all", power=1.0, projections=50),
 )
 
 
