@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hcl.paper import METRICS, PaperResult, PaperTable, find_paper_table
 from hcl.results import Result
@@ -41,6 +41,19 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Changes:
+    """How a method that is not told of task changes found them: means over seeds."""
+
+    true: int
+    found: float
+    false: float
+
+    def __str__(self) -> str:
+        found, false = (f"{round(value, 2):g}" for value in (self.found, self.false))
+        return f"{found}/{self.true}, {false} false"
+
+
+@dataclass(frozen=True)
 class Row:
     """One method."""
 
@@ -48,6 +61,7 @@ class Row:
     label: str
     task_agnostic: bool
     cells: tuple[Cell, ...]
+    changes: Changes | None = None
 
 
 @dataclass(frozen=True)
@@ -77,8 +91,17 @@ def headline(results: Sequence[Result]) -> Table:
                     paper_std=printed.std[metric] if printed else None,
                 )
             )
-        rows.append(Row(result.method, result.label, result.task_agnostic, tuple(cells)))
+        rows.append(
+            Row(result.method, result.label, result.task_agnostic, tuple(cells), _changes(result))
+        )
     return _with_best(Table(results[0].benchmark, METRICS, tuple(rows), paper))
+
+
+def _changes(result: Result) -> Changes | None:
+    counts = result.summary.get("changes")
+    if counts is None:
+        return None
+    return Changes(counts["true"], counts["found"]["mean"], counts["false"]["mean"])
 
 
 def by_task(results: Sequence[Result]) -> Table:
@@ -131,7 +154,7 @@ def _with_best(table: Table) -> Table:
                 row.method != UPPER_BOUND and cell.mean is not None and round(cell.mean, 2) == top
             )
             cells.append(Cell(cell.mean, cell.std, is_best, cell.paper, cell.paper_std))
-        return Row(row.method, row.label, row.task_agnostic, tuple(cells))
+        return replace(row, cells=tuple(cells))
 
     return Table(table.benchmark, table.columns, tuple(map(marked, table.rows)), table.paper)
 
@@ -189,12 +212,19 @@ def markdown(table: Table) -> str:
 
 
 def plain(table: Table) -> str:
-    """Columns aligned by spaces, for a terminal."""
+    """Columns aligned by spaces, for a terminal; with the changes found where a method seeks them.
+
+    ``4/4, 0 false``: all of the stream's four changes, and none where there is none.
+    """
     rows = [["method", *(title_of(c) for c in table.columns)]]
     rows += [
         [r.label, *(mean_std(c.mean, c.std) + ("*" if c.best else " ") for c in r.cells)]
         for r in table.rows
     ]
+    if any(row.changes for row in table.rows):
+        rows[0].append("changes found")
+        for line, row in zip(rows[1:], table.rows, strict=True):
+            line.append(str(row.changes) if row.changes else "")
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

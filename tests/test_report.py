@@ -104,6 +104,22 @@ def test_the_headline_that_is_printed(built: Path) -> None:
     assert re.search(r"CURL .* –\n", printed)
 
 
+def test_the_printed_headline_has_the_changes_that_were_found(written: Path, built: Path) -> None:
+    printed = (built.parent / "printed.txt").read_text()
+    assert "overall accuracy  changes found\n" in printed
+    # Of the verdicts at batches 12, 27 and 30, the last stands within a task.
+    assert re.search(r"HCL-FR \(TA\) .*  2/2, 1 false\n", printed)
+    assert printed.count(" false\n") == 1
+    grid = report.Grid(benchmarks=("toy",), methods=("adam", "hcl-fr"))
+    told = report.read_results(written / "metrics", written / "scores", grid)["toy"]
+    assert "changes" not in tables.plain(tables.headline(told))
+
+
+def test_changes_are_means_over_seeds() -> None:
+    assert str(tables.Changes(4, 11 / 3, 1 / 3)) == "3.67/4, 0.33 false"
+    assert str(tables.Changes(12, 12.0, 0.0)) == "12/12, 0 false"
+
+
 def test_the_paper_stands_beside_the_same_benchmark(tmp_path: Path) -> None:
     benchmark = make_benchmark("svhn-mnist", order=(0, 1), epochs=90)
     for method in ("er", "ncm"):
