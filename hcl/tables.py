@@ -221,10 +221,9 @@ def plain(table: Table) -> str:
         [r.label, *(mean_std(c.mean, c.std) + ("*" if c.best else " ") for c in r.cells)]
         for r in table.rows
     ]
-    if any(row.changes for row in table.rows):
-        rows[0].append("changes found")
-        for line, row in zip(rows[1:], table.rows, strict=True):
-            line.append(str(row.changes) if row.changes else "")
+    if any(r.changes for r in table.rows):
+        found = ["changes found", *(str(r.changes or "") for r in table.rows)]
+        rows = [[*row, cell] for row, cell in zip(rows, found, strict=True)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
