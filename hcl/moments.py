@@ -18,7 +18,7 @@ BLOCK = 256  # samples that wait until G is updated: one larger product is faste
 
 
 class LinearScores(NamedTuple):
-    """log N(z; m_c, Σ) of every class, up to a term that depends on z alone."""
+    """A score of every class, linear in z; the highest wins."""
 
     weights: Tensor  # (D, C)
     bias: Tensor  # (C,)
@@ -79,13 +79,22 @@ class Moments:
         within.mul_(1 - shrinkage).diagonal().add_(shrinkage * variance)
         return within
 
-    def scores(self, shrinkage: float) -> LinearScores:
-        """The linear rule of these moments; a class without samples never wins."""
+    def gaussian_scores(self, shrinkage: float) -> LinearScores:
+        """log N(z; m_c, Σ) up to a term that depends on z alone; −∞ for a class without samples."""
         means = self.means()
         factor = torch.linalg.cholesky(self.covariance(shrinkage))
         weights = torch.cholesky_solve(means.T, factor)
         bias = -0.5 * (weights * means.T).sum(0)
         bias = bias.masked_fill(self.counts == 0, -torch.inf)
+        return LinearScores(weights.float(), bias.float())
+
+    def ridge_scores(self, ridge: float) -> LinearScores:
+        """The ridge regression of class indicators on z, with penalty ρ times G's mean diagonal."""
+        self._settle()
+        gram = self.gram.double()
+        gram.diagonal().add_(ridge * gram.diagonal().mean().clamp(min=1e-12))
+        weights = torch.cholesky_solve(self.sums.T, torch.linalg.cholesky(gram))
+        bias = torch.zeros_like(self.counts).masked_fill(self.counts == 0, -torch.inf)
         return LinearScores(weights.float(), bias.float())
 
     def state(self) -> dict[str, Tensor]:

@@ -47,7 +47,10 @@ class PlusSettings:
         power: p of Tukey's transform sign(x)·|x|^p of the embeddings, before anything else; pooled
             activations are skewed, a root makes them more alike to a Gaussian. 1 leaves it out.
         projections: M, random features of the lift; 0 leaves it out.
+        rule: ``gaussian`` is Bayes' rule with N(φ; m_c, Σ); ``ridge`` regresses the classes'
+            indicators on φ(z), from the same sums.
         shrinkage: ε of Σ, relative to the mean variance.
+        ridge: ρ of ``rule: ridge``, relative to the mean of G's diagonal.
         replay: samples of the snapshot in each step, for all old tasks together.
         test: the sequential test of ``tasks: detected``.
     """
@@ -55,7 +58,9 @@ class PlusSettings:
     flow: Literal["all", "first", "never"] = "never"
     power: float = 0.5
     projections: int = 4000
+    rule: Literal["gaussian", "ridge"] = "ridge"
     shrinkage: float = 1e-2
+    ridge: float = 1e-2
     replay: int = 32
     test: SequentialSettings = field(default_factory=SequentialSettings)
 
@@ -66,6 +71,8 @@ class PlusSettings:
             raise ValueError(f"projections: is {self.projections}; expected 0 or more.")
         if not 0 < self.shrinkage <= 1:
             raise ValueError(f"shrinkage: is {self.shrinkage}; expected above 0, up to 1.")
+        if not self.ridge > 0:
+            raise ValueError(f"ridge: is {self.ridge}; expected a number above 0.")
         if self.replay < 1:
             raise ValueError(f"replay: is {self.replay}; expected 1 or more.")
 
@@ -280,13 +287,22 @@ class PlusLearner:
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        """Bayes' rule with the measured moments: the class, summed over tasks; the best pair."""
+        """The likeliest pair of class and task; and the class, by Bayes' rule summed over tasks.
+
+        Scores of a regression are no log-likelihoods to be summed: there the class is the pair's.
+        """
+        settings = self.settings
         if self._rule is None:
-            self._rule = self.moments.scores(self.settings.shrinkage)
-        z, _ = self.flow(tukey(x, self.settings.power))
-        scores = self._rule(self._lifted(z))
+            if settings.rule == "gaussian":
+                self._rule = self.moments.gaussian_scores(settings.shrinkage)
+            else:
+                self._rule = self.moments.ridge_scores(settings.ridge)
+        scores = self._rule(self._lifted(self.flow(tukey(x, settings.power))[0]))
         pair = scores.argmax(1)
-        classes = scores.unflatten(1, (self.num_tasks, self.num_classes)).logsumexp(1).argmax(1)
+        classes = pair % self.num_classes
+        if settings.rule == "gaussian":
+            by_task = scores.unflatten(1, (self.num_tasks, self.num_classes))
+            classes = by_task.logsumexp(1).argmax(1)
         answers = (classes, pair // self.num_classes, pair % self.num_classes)
         return Prediction(*(a.cpu().numpy().astype(np.int16) for a in answers))
 

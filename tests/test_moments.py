@@ -54,7 +54,7 @@ def test_the_first_features_alone():
 
 def test_the_rule_is_linear_discriminant_analysis():
     z, y = samples()
-    scores = streamed(z, y, [100]).scores(1e-9)(z)
+    scores = streamed(z, y, [100]).gaussian_scores(1e-9)(z)
     lda = LinearDiscriminantAnalysis(solver="lsqr").fit(z.numpy(), y.numpy())
     scores += torch.bincount(y).log()  # scikit-learn takes the classes' shares for their priors
     expected = lda.predict_log_proba(z.numpy())
@@ -63,7 +63,7 @@ def test_the_rule_is_linear_discriminant_analysis():
 
 def test_a_class_without_samples_never_wins():
     z, y = samples(classes=2)
-    scores = streamed(z, y, [], classes=3).scores(1e-2)(z)
+    scores = streamed(z, y, [], classes=3).gaussian_scores(1e-2)(z)
     assert torch.isneginf(scores[:, 2]).all()
     assert scores[:, :2].isfinite().all()
 

@@ -30,7 +30,9 @@ def learner(detects: bool = False, alpha: float = 3.0, **settings) -> PlusLearne
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
     return PlusLearner(
         model,
-        PlusSettings(**{"power": 1.0, "projections": 0, "flow": "all", **settings}),
+        PlusSettings(
+            **{"power": 1.0, "projections": 0, "flow": "all", "rule": "gaussian", **settings}
+        ),
         alpha=alpha,
         detects=detects,
         learning_rate=1e-3,
@@ -76,6 +78,25 @@ def test_a_flow_that_never_learns_gives_streaming_lda_on_its_latents():
     )
     summed = np.logaddexp.reduce(scores.reshape(len(x), 3, CLASSES), axis=1).argmax(1)
     np.testing.assert_array_equal(found.predicted_class, summed)
+
+
+def test_the_ridge_is_that_of_the_closed_form():
+    made = taught(flow="never", rule="ridge", ridge=0.1, projections=7)
+    z, y = [], []
+    for task in range(3):
+        for seed in range(6):
+            x, label = samples(task, seed=seed)
+            z.append(made._lifted(made.flow(x)[0]).detach().double())
+            y.append(CLASSES * task + label)
+    z, targets = torch.cat(z), torch.nn.functional.one_hot(torch.cat(y)).double()
+    gram = z.T @ z
+    penalty = 0.1 * gram.diagonal().mean() * torch.eye(len(gram))
+    weights = torch.linalg.solve(gram + penalty, z.T @ targets)
+    x = torch.cat([samples(task, seed=50)[0] for task in range(3)])
+    expected = (made._lifted(made.flow(x)[0]).detach().double() @ weights).argmax(1).numpy()
+    found = made.predict(x)
+    np.testing.assert_array_equal(CLASSES * found.predicted_task + found.pair_class, expected)
+    np.testing.assert_array_equal(found.predicted_class, found.pair_class)
 
 
 def test_the_lift_stands_beside_the_latents():
@@ -223,6 +244,7 @@ def test_only_a_learner_that_is_told_its_tasks_is_handed_them():
         ({"power": 0}, "power"),
         ({"projections": -1}, "projections"),
         ({"shrinkage": 0}, "shrinkage"),
+        ({"ridge": 0}, "ridge"),
         ({"replay": 0}, "replay"),
     ],
 )
