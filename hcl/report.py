@@ -40,6 +40,7 @@ STATISTIC_LABELS = {
     "log_px": "log-likelihood S₁",
     "log_pz": "latent log-likelihood S₂",
     "log_det": "log-determinant S₃",
+    "mean_shift": "shift of the mean latents T",
 }
 
 
@@ -426,7 +427,11 @@ def _trace_view(result: Result) -> TraceView:
         if stream[j] != stream[j - 1] and inside.size:
             found.append(int(inside[0]))
     detection = _detection_settings(result.about["settings"])
-    statistic = (detection.get("statistics") or ["log_px"])[0]
+    if "mean_shift" in trace:  # HCL+ has a test of its own
+        statistic = "mean_shift"
+        detection = result.about["settings"]["method"]["plus"]["test"]
+    else:
+        statistic = (detection.get("statistics") or ["log_px"])[0]
     return TraceView(
         label=STATISTIC_LABELS[statistic],
         values=trace[statistic][chosen],
