@@ -15,6 +15,7 @@ from hcl.errors import HCLError
 from hcl.flows import FlowSettings
 from hcl.learners import MethodSettings
 from hcl.model_file import load_model
+from hcl.plus import PlusSettings
 from hcl.runs import read_run
 from hcl.settings import build
 from hcl.tasks import Segment
@@ -39,6 +40,10 @@ METHODS = {
     "ncm": MethodSettings(kind="ncm"),
     "slda": MethodSettings(kind="slda"),
     "ranpac": MethodSettings(kind="ranpac", projections=50),
+    "hcl-plus": MethodSettings(kind="plus", memory="functional", plus=PlusSettings(projections=9)),
+    "hcl-plus-ta": MethodSettings(
+        kind="plus", memory="functional", tasks="detected", plus=PlusSettings(projections=9)
+    ),
 }
 EMBEDDINGS, TASKS = benchmark(blobs_in_64_dimensions(3, 64, 20), (0, 1, 0, 2))
 
@@ -53,9 +58,10 @@ def test_every_method_answers_after_every_stretch(name):
     assert run.predicted_class.shape == run.predicted_task.shape == run.pair_class.shape == (4, 60)
     assert set(np.unique(run.predicted_class)) <= {0, 1}
     assert set(np.unique(run.pair_class)) <= {0, 1}
-    blind, closed = name.endswith("-ta"), name in ("ncm", "slda", "ranpac")
+    blind = name.endswith("-ta")
     assert (run.trace is not None) == blind
-    assert (run.loss is None) == closed
+    without_steps = ("ncm", "slda", "ranpac", "hcl-plus", "hcl-plus-ta")
+    assert (run.loss is None) == (name in without_steps)
     if run.loss is not None:
         assert run.loss.shape == (8,)
     if name == "curl":
