@@ -3,7 +3,9 @@
 Each library gets eight affine couplings on two halves of 1280 features, with MLPs of three hidden
 layers of 512 and ReLU, and so the same number of weights, which is checked. Libraries take turns
 within every round, so that a busy moment of the machine falls on all of them; a figure is the
-median over rounds, in milliseconds of processor time (user and system) on one thread.
+median over rounds, in milliseconds of processor time (user and system) on one thread. The column
+``products`` is what no implementation can do without: the matrix products of the networks' layers,
+forward and, in a training step, backward, and one fused Adam over as many weights.
 
     python -m pip install -e '.[benchmark]'
     python benchmarks/flows.py --rounds 20
@@ -160,6 +162,36 @@ def sampling(contestant: Contestant, x: Tensor) -> Callable[[], None]:
     return step
 
 
+def products(x: Tensor, trains: bool) -> Callable[[], None]:
+    """The matrix products of the networks, each into memory of its own, and Adam: nothing else."""
+    sizes = list(pairwise([SIZE // 2, *[HIDDEN] * LAYERS, SIZE])) * COUPLINGS
+    count = sum(i * o + o for i, o in sizes)
+    weights, gradient = nn.Parameter(torch.randn(count) / 100), torch.randn(count)
+    optimiser = torch.optim.Adam([weights], lr=1e-4, fused=True)
+    weights.grad = gradient
+    inputs = {i: torch.randn(len(x), i) for i, _ in sizes}
+    outputs = {o: torch.randn(len(x), o) for _, o in sizes}
+    changes = {i: torch.empty(len(x), i) for i, _ in sizes}
+    starts = [sum(i * o + o for i, o in sizes[:index]) for index in range(len(sizes))]
+    layers = [
+        (i, o, *(v.detach()[start : start + i * o].view(i, o) for v in (weights, gradient)))
+        for start, (i, o) in zip(starts, sizes, strict=True)
+    ]
+
+    @torch.no_grad()
+    def step() -> None:
+        for i, o, weight, _ in layers:
+            torch.mm(inputs[i], weight, out=outputs[o])
+        if trains:
+            for index, (i, o, weight, grad) in enumerate(reversed(layers)):
+                torch.mm(inputs[i].T, outputs[o], out=grad)
+                if index < len(layers) - 1:  # the samples need no gradient
+                    torch.mm(outputs[o], weight.T, out=changes[i])
+            optimiser.step()
+
+    return step
+
+
 def measure(
     actions: dict[str, Callable[[], None]], rounds: int, inner: int
 ) -> tuple[dict[str, float], float]:
@@ -183,7 +215,7 @@ def measure(
     ratios = [
         statistics.median(peer / own for peer, own in zip(times[name], times["hcl"], strict=True))
         for name in names
-        if name != "hcl"
+        if name not in ("hcl", "products")
     ]
     return {name: statistics.median(values) for name, values in times.items()}, min(ratios)
 
@@ -201,8 +233,8 @@ def main() -> None:
     if len(counts) > 1:
         raise SystemExit(f"the flows differ in size: {sorted(counts)} weights")
     print(f"{counts.pop():,} weights each, torch {torch.__version__}, milliseconds\n")
-    print(f"| batch | | {' | '.join(contestants)} | fastest peer / hcl |")
-    print(f"| --- | --- |{' --- |' * (len(contestants) + 1)}")
+    print(f"| batch | | {' | '.join(contestants)} | products | fastest peer / hcl |")
+    print(f"| --- | --- |{' --- |' * (len(contestants) + 2)}")
     for batch in arguments.batches:
         x = torch.randn(batch, SIZE)
         rows = {
@@ -216,6 +248,7 @@ def main() -> None:
             "sampling": {name: sampling(c, x) for name, c in contestants.items()},
         }
         for title, actions in rows.items():
+            actions["products"] = products(x, trains="step" in title)
             times, ratio = measure(actions, arguments.rounds, inner=3 if batch < 100 else 1)
             cells = " | ".join(f"{value:.1f}" for value in times.values())
             print(f"| {batch} | {title} | {cells} | {ratio:.2f} |", flush=True)
