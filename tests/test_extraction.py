@@ -374,13 +374,14 @@ def peak_memory(weights, count, folder):
 
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path, weights, processes):
     peaks = []
-    for count in (150, 600):
+    for count in (150, 1200):
         with ProcessPoolExecutor(1, processes) as pool:
             peaks.append(pool.submit(peak_memory, weights, count, tmp_path).result())
     few, many = peaks
     assert few > 100 * 2**20  # torch itself: something was measured
-    # 450 images more: 21 MiB as bytes on their way in, 130 MiB on their way through
-    assert many - few < 10 * 2**20
+    # 1,050 images more: 49 MiB as bytes on their way in, 300 MiB on their way through. The peak of
+    # the same work differs by some MiB from run to run.
+    assert many - few < 25 * 2**20
 
 
 # Compiled
