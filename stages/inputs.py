@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
 
 from hcl.errors import HCLError
 from hcl.settings import build, load_yaml, section
+from stages import options
 
 if TYPE_CHECKING:
     from hcl.embeddings import Embeddings
@@ -14,6 +18,28 @@ if TYPE_CHECKING:
     from hcl.learners import MethodSettings
     from hcl.tasks import Benchmark
     from hcl.training import TrainingSettings
+
+
+def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that name the inputs."""
+    for option in (
+        click.option(
+            "--embeddings",
+            type=options.PATH,
+            required=True,
+            help="Folder with the embedding files.",
+        ),
+        click.option(
+            "--tasks", type=options.PATH, required=True, help="Tasks file of the benchmark."
+        ),
+        click.option("--method", required=True, help="Name of the method, a key of `methods`."),
+        click.option(
+            "--benchmark", required=True, help="Name of the benchmark, a key of `benchmarks`."
+        ),
+        options.params,
+    ):
+        command = option(command)
+    return command
 
 
 class Inputs(NamedTuple):

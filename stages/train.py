@@ -10,17 +10,11 @@ from hcl.errors import HCLError
 from hcl.settings import build, load_yaml, section
 from stages import options
 from stages.grid import check_grid
-from stages.inputs import read_inputs
+from stages.inputs import input_options, read_inputs
 
 
 @click.command(cls=options.Command, short_help="Learn the tasks of a benchmark with one method.")
-@options.params
-@click.option("--benchmark", required=True, help="Name of the benchmark, a key of `benchmarks`.")
-@click.option("--method", required=True, help="Name of the method, a key of `methods`.")
-@click.option("--tasks", type=options.PATH, required=True, help="Tasks file of the benchmark.")
-@click.option(
-    "--embeddings", type=options.PATH, required=True, help="Folder with the embedding files."
-)
+@input_options
 @click.option("--out", type=options.PATH, required=True, help="Folder to write, one run a seed.")
 def command(
     params: Path, benchmark: str, method: str, tasks: Path, embeddings: Path, out: Path

@@ -9,17 +9,11 @@ import yaml
 
 from hcl.settings import build, load_yaml
 from stages import options
-from stages.inputs import read_inputs
+from stages.inputs import input_options, read_inputs
 
 
 @click.command(cls=options.Command)
-@options.params
-@click.option("--benchmark", required=True, help="Name of the benchmark, a key of `benchmarks`.")
-@click.option("--method", required=True, help="Name of the method, a key of `methods`.")
-@click.option("--tasks", type=options.PATH, required=True, help="Tasks file of the benchmark.")
-@click.option(
-    "--embeddings", type=options.PATH, required=True, help="Folder with the embedding files."
-)
+@input_options
 @click.option("--out", type=options.PATH, required=True, help="File to write, a row a trial (CSV).")
 def command(
     params: Path, benchmark: str, method: str, tasks: Path, embeddings: Path, out: Path
