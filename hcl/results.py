@@ -21,7 +21,6 @@ LABELS = {
     "hcl-gr": "HCL-GR",
     "hcl-fr": "HCL-FR",
     "hcl-plus": "HCL+",
-    "hcl-plus": "HCL+",
     "ncm": "NCM",
     "slda": "SLDA",
     "ranpac": "RanPAC",
