@@ -1,4 +1,4 @@
-"""The stream: batches of a benchmark, one stretch after the other, in an order that a seed fixes.
+"""The stream: batches of a benchmark, one segment after the other, in an order that a seed fixes.
 
 A learner is handed a ``Batch``; only one that is told its tasks gets a ``TaskBatch``.
 
@@ -89,22 +89,22 @@ class Stream:
             )
 
     def bounds(self, segment: int) -> NDArray[np.int64]:
-        """Where the batches of one epoch of a stretch begin and end."""
+        """Where the batches of one epoch of a segment begin and end."""
         task = self.benchmark.tasks[self.benchmark.stream[segment].task]
         return batch_bounds(len(task.train.rows), self.batch_size)
 
     def num_batches(self, segment: int, epochs: int | None = None) -> int:
-        """Batches that the stretch shows in all."""
+        """Batches that the segment shows in all."""
         epochs = self.benchmark.stream[segment].epochs if epochs is None else epochs
         return epochs * (len(self.bounds(segment)) - 1)
 
     def batches(
         self, segment: int, first: int = 0, epochs: int | None = None
     ) -> Iterator[TaskBatch]:
-        """The stretch's batches from number ``first`` on.
+        """The segment's batches from number ``first`` on.
 
-        The order of an epoch depends on the seed, the stretch and the epoch alone, so that a run
-        can be taken up at any batch. ``epochs`` replaces the stretch's own number.
+        The order of an epoch depends on the seed, the segment and the epoch alone, so that a run
+        can be taken up at any batch. ``epochs`` replaces the segment's own number.
         """
         number = self.benchmark.stream[segment].task
         task = self.benchmark.tasks[number]

@@ -69,7 +69,7 @@ class TrainingSettings:
         device: ``auto`` takes a GPU if there is one.
         image_shape: (C, H, W) of samples that are flattened images, for a flow on images.
         save_model: whether the last model of each run is kept beside it.
-        checkpoint_every: steps between checkpoints; one is also written after each stretch.
+        checkpoint_every: steps between checkpoints; one is also written after each segment.
     """
 
     batch_size: int = 32
@@ -417,7 +417,7 @@ def _diverged(job: Job, progress: Progress, true_task: int, what: str) -> NonFin
     scaling = {"global": "standard"}.get(job.training.scaling, "global")
     return NonFiniteError(
         f"{job.name} on {job.benchmark.name}, seed {job.seed}, step {len(progress.losses)}, "
-        f"stretch {progress.segment + 1} of the stream (task {true_task + 1}): {what} Try a "
+        f"segment {progress.segment + 1} of the stream (task {true_task + 1}): {what} Try a "
         f"learning_rate below {rate:g}, or scaling: {scaling}."
     )
 

@@ -48,7 +48,7 @@ def test_labels_stay_with_their_samples():
             assert label_of[sample.numpy().tobytes()] == y
 
 
-def test_a_stretch_can_be_taken_up_at_any_batch():
+def test_a_segment_can_be_taken_up_at_any_batch():
     stream = make_stream()
     whole = [batch.x for batch in stream.batches(1)]
     assert len(whole) == stream.num_batches(1) == 6
@@ -58,7 +58,7 @@ def test_a_stretch_can_be_taken_up_at_any_batch():
         assert all(torch.equal(a, b) for a, b in zip(rest, whole[first:], strict=True))
 
 
-def test_the_order_depends_on_seed_and_stretch():
+def test_the_order_depends_on_seed_and_segment():
     def first(seed: int, segment: int) -> torch.Tensor:
         return next(make_stream(seed).batches(segment)).x
 

@@ -53,7 +53,7 @@ def job(name: str, seed: int = 0, **changes: object) -> Job:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_answers_after_every_stretch(name):
+def test_every_method_answers_after_every_segment(name):
     run, learner = train_seed(job(name))
     assert run.predicted_class.shape == run.predicted_task.shape == run.pair_class.shape == (4, 60)
     assert set(np.unique(run.predicted_class)) <= {0, 1}
@@ -69,7 +69,7 @@ def test_every_method_answers_after_every_stretch(name):
         assert len(run.added_in) == 0
         np.testing.assert_array_equal(run.pair_class, run.predicted_class)
     elif not blind:
-        assert run.added_in.tolist() == [0, 1, 3]  # the third stretch shows the first task again
+        assert run.added_in.tolist() == [0, 1, 3]  # the third segment shows the first task again
         assert run.predicted_task[0].max() == 0  # nothing else is known then
         assert run.predicted_task.max() <= 2
     else:
@@ -223,7 +223,7 @@ def test_a_loss_that_is_not_finite_stops_the_run():
         train_seed(dataclasses.replace(job("hcl-fr", seed=4), embeddings=broken))
     message = str(caught.value)
     for part in (
-        "hcl-fr on blobs, seed 4, step 2, stretch 2",
+        "hcl-fr on blobs, seed 4, step 2, segment 2",
         "task 2",
         "learning_rate below 0.001",
     ):
