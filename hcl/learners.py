@@ -1,4 +1,4 @@
-"""Every method of the paper's tables, told apart by data: ``MethodSettings``.
+"""Every method, the paper's and those beside it, told apart by data: ``MethodSettings``.
 
 =============  ======  ============  ========  ==================================================
 method         kind    memory        tasks     objective (to be minimised, −L_ll of the batch …)
@@ -80,14 +80,14 @@ class MethodSettings:
     """One method, by data; the table above lists the paper's.
 
     Attributes:
-        kind: what learns: the paper's flow, CURL's VAE, or a closed form.
+        kind: what learns: the paper's flow, CURL's VAE, a closed form, or HCL+.
         memory: what stands for old tasks while a new one is learned.
         tasks: whether the learner is told the task of a batch, or detects changes itself.
         alpha: α, the weight of L_FR.
         buffer_size: samples stored for each task by ``buffer``.
         learning_rate: instead of the benchmark's.
         weight_decay: instead of the benchmark's.
-        detection: of ``tasks: detected``.
+        detection: of ``tasks: detected`` with ``kind: flow``.
         vae: of ``kind: vae``.
         plus: of ``kind: plus``.
         shrinkage: ε of ``slda``, relative to the mean variance.
@@ -128,6 +128,15 @@ class MethodSettings:
                 "tasks: detected needs kind flow or plus, and a memory other than all; "
                 f"found {self.kind} and {self.memory}."
             )
+        if self.kind == "plus":
+            for key, there in (
+                ("detection", "plus.test"),
+                ("projections", "plus.projections"),
+                ("shrinkage", "plus.shrinkage"),
+                ("ridge", "plus.ridge"),
+            ):
+                if getattr(self, key) != getattr(MethodSettings(), key):
+                    raise ValueError(f"{key}: is not used by kind plus; set {there}.")
         if self.alpha < 0:
             raise ValueError(f"alpha: is {self.alpha}; expected 0 or more.")
         if self.buffer_size < 1:

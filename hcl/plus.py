@@ -1,21 +1,23 @@
-"""HCL+: the hybrid model with measured moments, and a sequential test for changes of task.
+"""HCL+: measured moments in place of a flow's, and a sequential test for changes of task.
 
-What differs from the paper, each part with a parameter that turns it off:
+Past the paper, each with a parameter:
 
-* **Means from data.** The paper draws μ_{y,t} at random and bends the flow until each class lies
-  there. Here μ_{y,t} is the mean of the class's latents, streamed while the task is learned: a new
-  task starts where the flow already puts it, so that learning it moves the flow, and with it the
-  old tasks, far less.
-* **The covariance as it is.** The latents of a class are not spherical. One covariance Σ within
-  classes, pooled over all classes of all tasks and streamed in the same pass, replaces I in Bayes'
-  rule and in the draws for replay: N(f(x); μ_{y,t}, Σ). With an identity flow this is LDA.
-* **A lift.** φ(z) = (z, max(0, zR)) with R fixed and random: the moments of φ(z) in place of those
-  of z give Bayes' rule a nonlinear boundary, still from sums alone.
-* **A sequential test** on mean latents (``hcl.sequential``) in place of one batch at λ = 5.
+* **Measured moments.** The paper draws μ_{y,t} at random and bends the flow until each class lies
+  there, in a Gaussian of unit covariance. Here the mean of each (class, task) pair and one
+  covariance Σ within all of them are streamed as the data comes (``hcl.moments``).
+* **Tukey's transform** of the embeddings (``power``), and **a lift** φ(z) = (z, max(0, zR)) with R
+  fixed and random (``projections``): sums of φ give a boundary that is not linear in z.
+* **The rule** (``rule``): ridge regression of the pairs' indicators on φ, or Bayes' rule with
+  N(φ; m_c, Σ), which without the lift and the transform is LDA. Both come from the same sums.
+* **The flow** (``flow``) is the identity by default, z = scaled x, because learning it has not paid
+  so far. It can learn by −L_ll under N(f(x); m_y, Σ) in the first task, or in all tasks with L_FR
+  on samples that a snapshot draws from the measured Gaussians.
+* **A sequential test** (``hcl.sequential``) on mean latents, in place of one batch at λ = 5.
 
-Kept, whatever the number of tasks: the flow, one snapshot of it, G of φ(z), (D + M)² numbers; for
-each class one mean of D + M numbers. No sample is stored, but for the few batches, typically none,
-that wait for the test's verdict.
+Kept: G of φ(z), (D + M)² numbers, whatever the number of tasks; R; one sum of D + M numbers for
+each pair; and, where the flow learns, the flow and one snapshot. Of samples, at most the last 256,
+until their sum is taken, and the batches that wait for the test's verdict: usually none, at most
+``test.window``.
 """
 
 from __future__ import annotations
@@ -155,8 +157,10 @@ class PlusLearner:
         verdict = SAME
         if self.test.alarm:
             verdict = self._settle_change()
+        if len(self.pending) >= self.settings.test.window:
+            self.test.evidence = 0.0  # so long a suspicion is no change: it has to end
         loss = None
-        if verdict != SAME or evidence == 0:
+        if verdict != SAME or self.test.evidence == 0:
             for waiting_x, waiting_y, waiting_statistic in self.pending:
                 if verdict == SAME:
                     self.test.accept(waiting_statistic)

@@ -7,23 +7,20 @@ pooled covariance Σ within classes, and b_y samples of class y in the batch, wh
 
     T = Σ_y (z̄_y − m_y)ᵀ Σ⁻¹ (z̄_y − m_y) / (1/b_y + 1/n_y)
 
-(for each class seen, on average) is about D while the task lasts, by Hotelling, and grows by about
-n Δ²/2 when it changes, against a spread of √(2D): √n times the power. T means the same for any task
-and any size of batch, so that a task that has just begun is watched with what the earlier ones have
-taught. Σ is shrunk by half towards a multiple of I: directions whose variance is hardly known would
-drown the others until many times D samples have been seen.
+(the mean over the classes in the batch) would be about D while the task lasts, by Hotelling, and
+grows by about n Δ²/2 when it changes, against a spread of √(2D): √n times the power. The size of a
+batch and the age of the task are in the weights, so that T is comparable between batches and tasks.
+Σ is shrunk by half towards a multiple of I, because directions whose variance is hardly known would
+drown the others; this makes T smaller than D, and it falls while Σ is being learned.
 
 Evidence is gathered over batches by a cumulative sum (Page, 1954): with u = (T − mean)/std of the
 batches found typical so far, C ← max(0, C + u − drift), and a change is declared at C > ``limit``.
-One batch adds limit / (gather − 1) at most: it takes ``gather`` batches to declare a change,
-however strange one of them is. The change began after the last batch at which C was 0: those since
-then are *pending*, no one learns from them before the verdict, so that nothing has to be undone.
-Whose they are is decided by T of all of them together: the earlier task for which it is least, if
-it lies within ``threshold`` standard deviations there; else the task is new.
-
-Were u Gaussian, C would pass the limit within a task about once in exp(2 · drift · limit) batches
-(Siegmund, 1985, to first order): never, with the defaults. T has heavier tails; what was measured
-stands in ``docs/plus.md``.
+One batch adds limit / (gather − 1) at most: from C = 0 it takes ``gather`` batches to declare a
+change, however strange one of them is. The change is taken to have begun after the last batch at
+which C was 0: those since then are *pending*, nothing is learned from them before the verdict. If C
+falls back to 0, or ``window`` of them are pending, they are learned as the task's own. Whose they
+are after a change is decided by T of all of them together: the earlier task for which it is least,
+if it lies within ``threshold`` standard deviations there; else the task is new.
 """
 
 from __future__ import annotations

@@ -180,6 +180,11 @@ def _values(
             f"{name}: there is nothing to tune. A method of kind {method.kind} has none of "
             f"{', '.join(Point._fields)}."
         )
+    if method.kind == "plus" and method.plus.flow == "never":
+        raise HCLError(
+            f"{name}: there is nothing to tune while plus.flow is never; "
+            f"{', '.join(Point._fields)} are those of a flow that learns."
+        )
     if method.kind == "vae" and settings.metric == "overall":
         raise HCLError(
             f"{name}: tune.metric is overall, which is not defined for a method that names no "

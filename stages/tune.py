@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import yaml
 
+from hcl.errors import HCLError
 from hcl.settings import build, load_yaml
 from stages import options
 from stages.inputs import input_options, read_inputs
@@ -27,6 +28,8 @@ def command(
     """
     from hcl.tuning import TuneSettings, tune, write_tuning
 
+    if out.is_dir():
+        raise HCLError(f"{out}: is a folder; --out names the file to write.")
     settings = build(TuneSettings, load_yaml(params).get("tune", {}), params, "tune")
     found = tune(*read_inputs(params, benchmark, method, tasks, embeddings), settings)
     write_tuning(out, found)

@@ -316,6 +316,8 @@ def test_changes_for_a_benchmark_are_made():
         ({"shrinkage": 2.0}, "m.shrinkage"),
         ({"ridge": 0.0}, "m.ridge"),
         ({"benchmarks": {"b": {"alfa": 1}}}, "m.benchmarks.b.alfa"),
+        ({"kind": "plus", "memory": "functional", "projections": 7}, "set plus.projections"),
+        ({"kind": "plus", "memory": "functional", "detection": {"window": 20}}, "set plus.test"),
     ],
 )
 def test_impossible_methods_are_named(values, message):

@@ -195,6 +195,20 @@ def test_a_suspicion_that_passes_costs_nothing():
     assert made.moments.counts.sum() == 32 * batches
 
 
+def test_no_suspicion_lasts_longer_than_the_window():
+    made = learner(
+        detects=True, flow="never", test=SequentialSettings(limit=1e9, window=12, minimum=10)
+    )
+    for seed in range(40):
+        made.observe(Batch(*samples(0, seed=seed)))
+    most = 0
+    for seed in range(40):
+        made.observe(Batch(*samples(1, seed=seed)))
+        most = max(most, len(made.pending))
+    assert most == 11
+    assert made.num_tasks == 1
+
+
 PLUS = MethodSettings(
     kind="plus",
     memory="functional",

@@ -97,3 +97,11 @@ def test_mistakes_are_one_line_and_leave_nothing(project):
     refuse("tune.alhpa is not a known key (did you mean 'alpha'?)")
     write_project(project, EMBEDDINGS, WHOLE, FEW)
     refuse("benchmarks.blobs.stream.validation")
+
+
+def test_a_folder_in_place_of_the_file_is_refused_before_any_trial(project):
+    OUT.mkdir(parents=True)
+    result = run()
+    assert result.exit_code == 1
+    assert "is a folder; --out names the file" in result.output
+    assert not (project / ".hcl").exists()

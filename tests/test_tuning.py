@@ -197,6 +197,8 @@ def test_only_what_a_method_has_is_tried(tmp_path):
         run(tmp_path, trying(alpha=(1, 5)), adam)
     with pytest.raises(HCLError, match=r"method: there is nothing to tune.*kind slda"):
         run(tmp_path, TuneSettings(), MethodSettings(kind="slda"))
+    with pytest.raises(HCLError, match=r"nothing to tune while plus\.flow is never"):
+        run(tmp_path, TuneSettings(), MethodSettings(kind="plus", memory="functional"))
 
 
 def test_a_method_that_names_no_task_has_no_overall_accuracy(tmp_path):
