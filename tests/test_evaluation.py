@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,20 @@ def test_files_are_tidy_complete_and_counted_from_one(tmp_path: Path) -> None:
     assert (change["log_px_mean"], change["log_det_std"]) == ("-100", "5")
     assert trace[0]["log_px_mean"] == ""
     assert float(change["log_pz"]) == pytest.approx(runs[0].trace.statistics[BATCHES, 1], rel=1e-5)
+
+
+def test_the_trace_of_hcl_plus_has_its_own_columns(tmp_path: Path) -> None:
+    benchmark = make_benchmark(order=(0, 1))
+    run = make_run(benchmark, "hcl-plus-ta", 0, verdicts={BATCHES: 1})
+    run = dataclasses.replace(run, settings={"method": {"kind": "plus"}})
+    described = evaluation.about([run], benchmark, {})
+    scores = [evaluation.score(run, benchmark)]
+    evaluation.write_scores(tmp_path / "scores", [run], scores, described)
+    change = rows(tmp_path / "scores/trace.csv")[BATCHES]
+    assert not any(name.startswith("log_") for name in change)
+    assert float(change["mean_shift"]) == pytest.approx(run.trace.statistics[BATCHES, 0], rel=1e-5)
+    assert float(change["evidence"]) == pytest.approx(run.trace.statistics[BATCHES, 1], rel=1e-5)
+    assert float(change["mean_shift_std"]) == pytest.approx(run.trace.std[BATCHES, 0], rel=1e-5)
 
 
 def test_about_says_what_was_run() -> None:
