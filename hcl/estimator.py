@@ -1,6 +1,6 @@
-"""HCL as a scikit-learn classifier: learns from a stream without task labels.
+"""HCL and HCL+ as scikit-learn classifiers: they learn from a stream without task labels.
 
->>> classifier = HCLClassifier(random_state=0)
+>>> classifier = HCLClassifier(random_state=0)  # or HCLPlusClassifier
 >>> for X, y in stream:  # batches of any size; the distribution may change at any time
 ...     classifier.partial_fit(X, y, classes=labels)
 >>> classifier.task_changes_
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 from numbers import Integral
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -26,7 +26,10 @@ from hcl.detection import DetectionSettings, Statistic
 from hcl.flows import FlowSettings
 from hcl.learners import FlowLearner, MemoryKind, MethodSettings
 from hcl.model import HybridModel, build_model
+from hcl.observation import Observation
+from hcl.plus import PlusLearner, PlusSettings, tukey
 from hcl.runs import RECURRING, SAME
+from hcl.sequential import SequentialSettings
 from hcl.streams import Batch, batch_bounds
 from hcl.training import FITTING_SAMPLES, one_thread, pick_device, scaling_of
 from hcl.vector_flows import RealNVP
@@ -40,7 +43,152 @@ class TaskChange(NamedTuple):
     task: int
 
 
-class HCLClassifier(ClassifierMixin, BaseEstimator):
+class _StreamClassifier(ClassifierMixin, BaseEstimator):
+    """What both classifiers share: the stream, the changes noticed in it, and pickles."""
+
+    batch_size: int
+    scaling: Literal["global", "standard", "none"]
+    device: Literal["auto", "cpu", "cuda"]
+    random_state: int | np.random.RandomState | None
+    _learner: Any  # a FlowLearner or a PlusLearner
+    _scorer: list[HybridModel]  # the model in double precision, made when asked
+
+    def _passes(self) -> int:
+        """Passes of ``fit`` over its data."""
+        raise NotImplementedError
+
+    def _build(self, generator: torch.Generator) -> Any:
+        """A learner that knows nothing."""
+        raise NotImplementedError
+
+    def _prepared(self, x: Tensor) -> Tensor:
+        """Samples as the scaling finds them."""
+        return x
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Forget everything, and learn one data set as one task."""
+        X, y = self._validate(X, y, first=True, min_samples=2)
+        random = self._start(X, np.unique(y))
+        bounds = batch_bounds(len(X), self.batch_size)
+        labels = np.searchsorted(self.classes_, y)
+        with one_thread():
+            for _ in range(self._passes()):
+                order = random.permutation(len(X))
+                for start, stop in pairwise(bounds):
+                    chosen = order[start:stop]
+                    self._observe(X[chosen], labels[chosen], watch=False)
+        return self
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
+        """Learn from the next samples of a stream, in their order, once each.
+
+        Args:
+            X: samples.
+            y: their labels.
+            classes: all labels of the stream, at the first call; by default those in its ``y``.
+        """
+        first = not hasattr(self, "classes_")
+        X, y = self._validate(X, y, first=first)
+        if first:
+            self._start(X, np.unique(y if classes is None else np.asarray(classes)))
+        elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
+            raise ValueError(
+                f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
+                f"{self.classes_!r}"
+            )
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"y holds labels that are not among the classes of the first call: {unknown}. "
+                f"Known: {self.classes_}. Name all of them in `classes` then."
+            )
+        labels = np.searchsorted(self.classes_, y)
+        with one_thread():
+            for start, stop in pairwise(batch_bounds(len(X), self.batch_size)):
+                self._observe(X[start:stop], labels[start:stop], watch=True)
+        return self
+
+    @property
+    def n_tasks_(self) -> int:
+        """Tasks so far."""
+        return self._learner.num_tasks
+
+    @property
+    def task_(self) -> int:
+        """The current task."""
+        return self._learner.task
+
+    def _validate(
+        self, X: ArrayLike, y: ArrayLike, first: bool, min_samples: int = 1
+    ) -> tuple[NDArray[np.float32], NDArray]:
+        samples, labels = validate_data(
+            self,
+            X,
+            y,
+            reset=first,
+            dtype=np.float32,
+            ensure_min_samples=min_samples,
+            ensure_min_features=2 if first else 1,  # a coupling changes a half given the other
+        )
+        check_classification_targets(labels)
+        return samples, labels
+
+    def _start(self, X: NDArray[np.float32], classes: NDArray) -> np.random.RandomState:
+        """A learner that knows nothing, with its scaling fitted on the first samples."""
+        random = check_random_state(self.random_state)
+        self.classes_ = classes
+        self.task_changes_: list[TaskChange] = []
+        self.n_batches_ = 0
+        self._learner = self._build(_generator(random, pick_device(self.device)))
+        flow = self._learner.model.flow
+        assert isinstance(flow, RealNVP)
+        first = self._prepared(torch.from_numpy(X[:FITTING_SAMPLES]))
+        flow.set_scaling(*scaling_of(first, self.scaling))
+        self._scorer = []
+        return random
+
+    def _observe(self, X: NDArray[np.float32], labels: NDArray[np.int64], watch: bool) -> None:
+        device = self._learner.generator.device
+        batch = Batch(torch.from_numpy(X).to(device), torch.from_numpy(labels).to(device))
+        seen: Observation = self._learner.observe(batch, watch=watch)
+        evidence = seen.evidence
+        if evidence is not None and evidence.verdict != SAME:
+            kind: Literal["new", "recurring"] = (
+                "recurring" if evidence.verdict == RECURRING else "new"
+            )
+            self.task_changes_.append(TaskChange(self.n_batches_, kind, self.task_))
+        self.n_batches_ += 1
+        self._scorer.clear()
+
+    def _answer(self, X: ArrayLike, question: Any) -> NDArray:
+        """Ask the model in double precision: an answer then depends on no other sample."""
+        check_is_fitted(self, "classes_")
+        samples: NDArray[np.float32] = validate_data(self, X, reset=False, dtype=np.float32)
+        if not self._scorer:
+            self._scorer.append(self._learner.model.snapshot().double())
+        device = self._learner.generator.device
+        parts = []
+        with torch.no_grad():
+            for start in range(0, len(samples), 1024):
+                x = torch.from_numpy(samples[start : start + 1024]).double().to(device)
+                parts.append(question(self._scorer[0], x))
+        return torch.cat(parts).cpu().numpy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if "_learner" in state:
+            state = {**state, "_learner": self._learner.state(), "_scorer": []}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        learned = state.pop("_learner", None)
+        super().__setstate__(state)
+        if learned is not None:
+            self._learner = self._build(torch.Generator(pick_device(self.device)))
+            self._learner.restore(learned)
+
+
+class HCLClassifier(_StreamClassifier):
     """Task-agnostic continual learning with one normalizing flow.
 
     ``partial_fit`` learns from a stream whose distribution changes: changes are noticed, and old
@@ -119,51 +267,6 @@ class HCLClassifier(ClassifierMixin, BaseEstimator):
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> HCLClassifier:
-        """Forget everything, and learn one data set as one task, ``epochs`` times over."""
-        X, y = self._validate(X, y, first=True, min_samples=2)
-        random = self._start(X, np.unique(y))
-        bounds = batch_bounds(len(X), self.batch_size)
-        labels = np.searchsorted(self.classes_, y)
-        with one_thread():
-            for _ in range(self.epochs):
-                order = random.permutation(len(X))
-                for start, stop in pairwise(bounds):
-                    chosen = order[start:stop]
-                    self._observe(X[chosen], labels[chosen], watch=False)
-        return self
-
-    def partial_fit(
-        self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None
-    ) -> HCLClassifier:
-        """Learn from the next samples of a stream, in their order, once each.
-
-        Args:
-            X: samples.
-            y: their labels.
-            classes: all labels of the stream, at the first call; by default those in its ``y``.
-        """
-        first = not hasattr(self, "classes_")
-        X, y = self._validate(X, y, first=first)
-        if first:
-            self._start(X, np.unique(y if classes is None else np.asarray(classes)))
-        elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
-            raise ValueError(
-                f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
-                f"{self.classes_!r}"
-            )
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
-            raise ValueError(
-                f"y holds labels that are not among the classes of the first call: {unknown}. "
-                f"Known: {self.classes_}. Name all of them in `classes` then."
-            )
-        labels = np.searchsorted(self.classes_, y)
-        with one_thread():
-            for start, stop in pairwise(batch_bounds(len(X), self.batch_size)):
-                self._observe(X[start:stop], labels[start:stop], watch=True)
-        return self
-
     def predict(self, X: ArrayLike) -> NDArray:
         """argmax_y Σ_t p(x | y, t), (n,)."""
         probabilities = self.predict_proba(X)
@@ -226,43 +329,8 @@ class HCLClassifier(ClassifierMixin, BaseEstimator):
         )
         return drawn.cpu().numpy(), self.classes_[labels]
 
-    @property
-    def n_tasks_(self) -> int:
-        """Tasks so far."""
-        return self._learner.num_tasks
-
-    @property
-    def task_(self) -> int:
-        """The current task."""
-        return self._learner.task
-
-    def _validate(
-        self, X: ArrayLike, y: ArrayLike, first: bool, min_samples: int = 1
-    ) -> tuple[NDArray[np.float32], NDArray]:
-        samples, labels = validate_data(
-            self,
-            X,
-            y,
-            reset=first,
-            dtype=np.float32,
-            ensure_min_samples=min_samples,
-            ensure_min_features=2 if first else 1,  # a coupling changes a half given the other
-        )
-        check_classification_targets(labels)
-        return samples, labels
-
-    def _start(self, X: NDArray[np.float32], classes: NDArray) -> np.random.RandomState:
-        """A learner that knows nothing, with its scaling fitted on the first samples."""
-        random = check_random_state(self.random_state)
-        self.classes_ = classes
-        self.task_changes_: list[TaskChange] = []
-        self.n_batches_ = 0
-        self._learner = self._build(_generator(random, pick_device(self.device)))
-        flow = self._learner.model.flow
-        assert isinstance(flow, RealNVP)
-        flow.set_scaling(*scaling_of(torch.from_numpy(X[:FITTING_SAMPLES]), self.scaling))
-        self._scorer: list[HybridModel] = []  # the model in double precision, made when asked
-        return random
+    def _passes(self) -> int:
+        return self.epochs
 
     def _build(self, generator: torch.Generator) -> FlowLearner:
         size = self.n_features_in_
@@ -286,44 +354,138 @@ class HCLClassifier(ClassifierMixin, BaseEstimator):
             generator=generator,
         )
 
-    def _observe(self, X: NDArray[np.float32], labels: NDArray[np.int64], watch: bool) -> None:
-        device = self._learner.generator.device
-        batch = Batch(torch.from_numpy(X).to(device), torch.from_numpy(labels).to(device))
-        evidence = self._learner.observe(batch, watch=watch).evidence
-        if evidence is not None and evidence.verdict != SAME:
-            kind: Literal["new", "recurring"] = (
-                "recurring" if evidence.verdict == RECURRING else "new"
-            )
-            self.task_changes_.append(TaskChange(self.n_batches_, kind, self.task_))
-        self.n_batches_ += 1
-        self._scorer.clear()
 
-    def _answer(self, X: ArrayLike, question: Any) -> NDArray:
-        """Ask the model in double precision: an answer then depends on no other sample."""
-        check_is_fitted(self, "classes_")
-        samples: NDArray[np.float32] = validate_data(self, X, reset=False, dtype=np.float32)
-        if not self._scorer:
-            self._scorer.append(self._learner.model.snapshot().double())
-        device = self._learner.generator.device
-        parts = []
-        with torch.no_grad():
-            for start in range(0, len(samples), 1024):
-                x = torch.from_numpy(samples[start : start + 1024]).double().to(device)
-                parts.append(question(self._scorer[0], x))
-        return torch.cat(parts).cpu().numpy()
+class HCLPlusClassifier(_StreamClassifier):
+    """HCL+: task-agnostic continual learning by streamed moments; see ``hcl.plus``.
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        if "_learner" in state:
-            state = {**state, "_learner": self._learner.state(), "_scorer": []}
-        return state
+    ``partial_fit`` learns from a stream whose distribution changes, each sample once: a sequential
+    test notices changes, and nothing is learned from a batch under suspicion before its verdict.
+    ``fit`` learns one data set as one task, and ``partial_fit`` goes on from there.
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        learned = state.pop("_learner", None)
-        super().__setstate__(state)
-        if learned is not None:
-            self._learner = self._build(torch.Generator(pick_device(self.device)))
-            self._learner.restore(learned)
+    Inputs are scaled by what the first call shows (up to 4,096 samples); make it more than a few.
+    What is kept grows with (features + projections)², 110 MB for 1,280 and 4,000, not with samples;
+    so does a pickle.
+
+    Args:
+        power: of Tukey's transform sign(x)·|x|^p, which suits pooled activations; 1 leaves it out.
+        projections: random features of the lift; 0 leaves it out.
+        rule: ``ridge`` regression of the (class, task) pairs, or ``gaussian``, Bayes' rule with one
+            covariance.
+        shrinkage: of the covariance in ``gaussian``.
+        ridge: the penalty of ``ridge``, relative to the mean square of a feature.
+        batch_size: samples that are judged together.
+        scaling: ``global``, ``standard`` or ``none``; see ``hcl.training.TrainingSettings``.
+        drift: of the sequential test, as are the next five: see
+            ``hcl.sequential.SequentialSettings``.
+        limit: the evidence at which a change is declared.
+        window: batches that the test is calibrated over.
+        minimum: batches before a new task is watched.
+        gather: the least number of batches that declare a change.
+        threshold: how far a task that comes back may lie from what it was.
+        device: ``cpu``, ``cuda``, or ``auto``.
+        random_state: seed of the random features and of the order in ``fit``.
+
+    Attributes:
+        classes_: the labels.
+        n_features_in_: features of a sample.
+        n_tasks_: tasks so far.
+        task_: the current one.
+        n_batches_: batches seen so far.
+        task_changes_: every change noticed, a list of ``TaskChange(batch, verdict, task)``; the
+            batch is the one at which the test was sure, ``gather`` or more after the first.
+    """
+
+    def __init__(
+        self,
+        *,
+        power: float = 0.5,
+        projections: int = 1000,
+        rule: Literal["ridge", "gaussian"] = "ridge",
+        shrinkage: float = 1e-2,
+        ridge: float = 1e-2,
+        batch_size: int = 32,
+        scaling: Literal["global", "standard", "none"] = "global",
+        drift: float = 2.0,
+        limit: float = 20.0,
+        window: int = 50,
+        minimum: int = 10,
+        gather: int = 4,
+        threshold: float = 5.0,
+        device: Literal["auto", "cpu", "cuda"] = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.power = power
+        self.projections = projections
+        self.rule = rule
+        self.shrinkage = shrinkage
+        self.ridge = ridge
+        self.batch_size = batch_size
+        self.scaling = scaling
+        self.drift = drift
+        self.limit = limit
+        self.window = window
+        self.minimum = minimum
+        self.gather = gather
+        self.threshold = threshold
+        self.device = device
+        self.random_state = random_state
+
+    def predict(self, X: ArrayLike) -> NDArray:
+        """The class with the highest score, over all tasks, (n,)."""
+        best = self._class_scores(X).argmax(1)
+        return self.classes_[best]
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Scores of the classes, (n, K), or with two classes the second's less the first's, (n,).
+
+        A class that no sample has shown yet has −∞.
+        """
+        scores = self._class_scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_task(self, X: ArrayLike) -> NDArray[np.int64]:
+        """The task of the best (class, task) pair, (n,), in the classifier's numbering."""
+        return self._answer(X, lambda model, x: self._scores(model, x).amax(2).argmax(1))
+
+    def _class_scores(self, X: ArrayLike) -> NDArray[np.float64]:
+        return self._answer(X, lambda model, x: self._learner.class_scores(self._scores(model, x)))
+
+    def _scores(self, model: HybridModel, x: Tensor) -> Tensor:
+        return self._learner.scores(x, model.flow)
+
+    def _passes(self) -> int:
+        return 1  # more would add up the same sums again
+
+    def _prepared(self, x: Tensor) -> Tensor:
+        return tukey(x, self.power)
+
+    def _build(self, generator: torch.Generator) -> PlusLearner:
+        settings = PlusSettings(
+            power=self.power,
+            projections=self.projections,
+            rule=self.rule,
+            shrinkage=self.shrinkage,
+            ridge=self.ridge,
+            test=SequentialSettings(
+                drift=self.drift,
+                limit=self.limit,
+                window=self.window,
+                minimum=self.minimum,
+                gather=self.gather,
+                threshold=self.threshold,
+            ),
+        )
+        identity = FlowSettings(couplings=1, hidden_layers=1, hidden=1)  # it never learns
+        model = build_model(identity, (self.n_features_in_,), len(self.classes_), generator)
+        return PlusLearner(
+            model.to(generator.device),
+            settings,
+            alpha=0.0,
+            detects=True,
+            learning_rate=0.0,
+            weight_decay=0.0,
+            generator=generator,
+        )
 
 
 def _generator(random: np.random.RandomState, device: torch.device) -> torch.Generator:

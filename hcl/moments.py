@@ -25,7 +25,7 @@ class LinearScores(NamedTuple):
 
     def __call__(self, z: Tensor) -> Tensor:
         """(n, C)."""
-        return torch.addmm(self.bias, z, self.weights)
+        return torch.addmm(self.bias.to(z), z, self.weights.to(z))
 
 
 class Moments:

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from hcl.adam import Adam
+from hcl.flows import Flow
 from hcl.losses import latent_distance
 from hcl.model import HybridModel, check_finite
 from hcl.moments import Inverse, LinearScores, Moments
@@ -132,8 +133,11 @@ class PlusLearner:
 
     # Whose batch is it?
 
-    def observe(self, batch: Batch | TaskBatch) -> Observation:
-        """Learn from a batch, at once or, under suspicion, when the test has come to a verdict."""
+    def observe(self, batch: Batch | TaskBatch, watch: bool = True) -> Observation:
+        """Learn from a batch, at once or, under suspicion, when the test has come to a verdict.
+
+        Without ``watch``, a learner that detects its tasks takes the batch for its current one.
+        """
         if isinstance(batch, TaskBatch):
             if self.test is not None:
                 raise TypeError("a learner that detects its tasks must not be handed them")
@@ -145,7 +149,11 @@ class PlusLearner:
             raise TypeError("a learner that is told its tasks needs a TaskBatch")
         if self.task < 0:
             self._change_to(0)
-        return self._watch(tukey(batch.x, self.settings.power), batch.y)
+        x = tukey(batch.x, self.settings.power)
+        if watch:
+            return self._watch(x, batch.y)
+        self.test.accept(self._statistic(self.task, [(x, batch.y)]))
+        return Observation(self._learn(x, batch.y))
 
     def _watch(self, x: Tensor, y: Tensor) -> Observation:
         """Judge a batch, together with those that wait."""
@@ -287,13 +295,15 @@ class PlusLearner:
 
     def _lifted(self, z: Tensor) -> Tensor:
         """φ(z) = (z, max(0, zR))."""
-        return torch.cat((z, (z @ self.lift).relu_()), dim=1) if self.lift.shape[1] else z
+        if not self.lift.shape[1]:
+            return z
+        return torch.cat((z, (z @ self.lift.to(z)).relu_()), dim=1)
 
     @torch.no_grad()
-    def predict(self, x: Tensor) -> Prediction:
-        """The likeliest pair of class and task; and the class, by Bayes' rule summed over tasks.
+    def scores(self, x: Tensor, flow: Flow | None = None) -> Tensor:
+        """A score of every task and class, (n, T, K): the rule's; −∞ where no sample was seen.
 
-        Scores of a regression are no log-likelihoods to be summed: there the class is the pair's.
+        ``flow`` replaces the learner's own: a copy of it in double precision, for instance.
         """
         settings = self.settings
         if self._rule is None:
@@ -301,12 +311,22 @@ class PlusLearner:
                 self._rule = self.moments.gaussian_scores(settings.shrinkage)
             else:
                 self._rule = self.moments.ridge_scores(settings.ridge)
-        scores = self._rule(self._lifted(self.flow(tukey(x, settings.power))[0]))
-        pair = scores.argmax(1)
-        classes = pair % self.num_classes
-        if settings.rule == "gaussian":
-            by_task = scores.unflatten(1, (self.num_tasks, self.num_classes))
-            classes = by_task.logsumexp(1).argmax(1)
+        z, _ = (flow or self.flow)(tukey(x, settings.power))
+        return self._rule(self._lifted(z)).unflatten(1, (self.num_tasks, self.num_classes))
+
+    def class_scores(self, scores: Tensor) -> Tensor:
+        """From the scores of pairs (n, T, K) to those of classes (n, K).
+
+        Bayes' rule sums likelihoods over tasks. Scores of a regression are no log-likelihoods to
+        be summed: there a class has the score of its best pair.
+        """
+        return scores.logsumexp(1) if self.settings.rule == "gaussian" else scores.amax(1)
+
+    def predict(self, x: Tensor) -> Prediction:
+        """The class, over all tasks, and the best pair of class and task."""
+        scores = self.scores(x)
+        pair = scores.flatten(1).argmax(1)
+        classes = self.class_scores(scores).argmax(1)
         answers = (classes, pair // self.num_classes, pair % self.num_classes)
         return Prediction(*(a.cpu().numpy().astype(np.int16) for a in answers))
 

@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from hcl.estimator import HCLClassifier
+from hcl.estimator import HCLClassifier, HCLPlusClassifier
 from tests.blobs import blobs_in_64_dimensions
 
 SMALL = HCLClassifier(
@@ -141,3 +141,68 @@ def test_settings_are_checked_when_fitting():
         HCLClassifier(threshold=-1.0).fit(X, y)
     with pytest.raises(ValueError, match="statistics"):
         HCLClassifier(statistics=()).fit(X, y)
+
+
+PLUS = HCLPlusClassifier(projections=64, power=1.0, random_state=0)
+
+
+def test_hcl_plus_passes_scikit_learns_own_checks():
+    results = check_estimator(PLUS, on_skip=None, on_fail="raise")
+    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
+    assert skipped <= NOT_APPLICABLE
+    assert len(results) > 50
+
+
+@pytest.fixture(scope="module")
+def plus() -> HCLPlusClassifier:
+    made = clone(PLUS)
+    for X, y in stream()[0]:
+        for _ in range(2):
+            made.partial_fit(X, y)
+    return made
+
+
+def test_hcl_plus_finds_changes_and_tasks_that_come_back(plus):
+    assert [(change.verdict, change.task) for change in plus.task_changes_] == [
+        ("new", 1),
+        ("new", 2),
+        ("recurring", 0),
+        ("new", 3),
+    ]
+    for change, true in zip(plus.task_changes_, (40, 80, 120, 160), strict=True):
+        assert true <= change.batch < true + 6  # `gather` batches at least, few more
+    for task, (X, y) in enumerate(stream()[1]):
+        assert plus.score(X, y) > 0.9
+        assert (plus.predict_task(X) == task).mean() > 0.9
+
+
+def test_scores_of_hcl_plus_follow_the_sign_and_the_largest(plus):
+    X, _ = stream()[1][2]
+    signs = plus.decision_function(X) > 0
+    np.testing.assert_array_equal(plus.classes_[signs.astype(int)], plus.predict(X))
+    y = np.arange(len(X)) % 3
+    three = clone(PLUS).set_params(rule="gaussian").partial_fit(X, y, classes=[0, 1, 2, 3])
+    scores = three.decision_function(X)
+    assert scores.shape == (len(X), 4)
+    assert np.isneginf(scores[:, 3]).all()  # not seen yet
+    np.testing.assert_array_equal(scores.argmax(1), three.predict(X))
+
+
+def test_a_pickle_of_hcl_plus_goes_on_like_the_original(plus):
+    X, y = stream()[0][1]
+    copies = [pickle.loads(pickle.dumps(plus)) for _ in range(2)]
+    np.testing.assert_array_equal(copies[0].decision_function(X), plus.decision_function(X))
+    for copy in copies:
+        copy.partial_fit(X, y)
+    np.testing.assert_array_equal(copies[0].decision_function(X), copies[1].decision_function(X))
+    assert (copies[0].task_changes_[-1].verdict, copies[0].task_) == ("recurring", 1)
+
+
+def test_the_stream_of_hcl_plus_goes_on_from_fit():
+    shown, _ = stream(order=(0, 1))
+    made = clone(PLUS).fit(*shown[0])
+    assert (made.n_tasks_, made.n_batches_, made.task_changes_) == (1, 20, [])
+    made.partial_fit(*shown[1])
+    assert [(change.verdict, change.task) for change in made.task_changes_] == [("new", 1)]
+    with pytest.raises(ValueError, match="power"):
+        clone(PLUS).set_params(power=2.0).fit(*shown[0])
