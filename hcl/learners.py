@@ -150,8 +150,18 @@ class MethodSettings:
 
     @property
     def is_closed_form(self) -> bool:
-        """Whether each sample is to be seen once, however many epochs the stream has."""
+        """Whether the method is one of the three that learn by sums alone, told their tasks."""
         return self.kind in ("ncm", "slda", "ranpac")
+
+    @property
+    def sees_once(self) -> bool:
+        """Whether each sample is shown once, however many epochs the stream has.
+
+        Sums over a second pass would be the same sums again. A learner that has to notice changes
+        of task is shown the stream as it is.
+        """
+        sums_alone = self.kind == "plus" and self.plus.flow == "never" and self.tasks == "given"
+        return self.is_closed_form or sums_alone
 
     def for_benchmark(self, name: str) -> MethodSettings:
         """The settings with the changes for this benchmark made, and nothing of the others."""

@@ -282,7 +282,7 @@ def train_seed(job: Job, checkpoint: Path | None = None, position: int = 0) -> t
         shape=job.training.image_shape if job.method.kind == "flow" else None,
     )
     learner = build_learner(job, stream)
-    epochs = 1 if job.method.is_closed_form else None  # each sample once
+    epochs = 1 if job.method.sees_once else None
     segments = range(len(job.benchmark.stream))
     total = sum(stream.num_batches(j, epochs) for j in segments)
     progress = Progress()

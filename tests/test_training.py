@@ -79,8 +79,8 @@ def test_every_method_answers_after_every_segment(name):
     assert learner.num_tasks == len(run.added_in)
 
 
-@pytest.mark.parametrize("name", ["ncm", "slda", "ranpac"])
-def test_closed_forms_see_each_sample_once_and_learn_pairs(name):
+@pytest.mark.parametrize("name", ["ncm", "slda", "ranpac", "hcl-plus"])
+def test_learners_by_sums_see_each_sample_once_and_learn_pairs(name):
     once, _ = train_seed(job(name))
     repeated = dataclasses.replace(TASKS, stream=tuple(Segment(s.task, 5) for s in TASKS.stream))
     often, _ = train_seed(dataclasses.replace(job(name), benchmark=repeated))
