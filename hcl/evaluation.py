@@ -130,6 +130,21 @@ def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
     return summary
 
 
+def in_words(summary: Mapping[str, Any]) -> str:
+    """The line that ``hcl evaluate`` prints."""
+    said = []
+    for name in ("average_accuracy", "overall_accuracy", "forgetting"):
+        mean, std = summary[name]["mean"], summary[name]["std"]
+        if mean is not None:  # a learner that names no task has no overall accuracy
+            said.append(f"{name.replace('_', ' ')} {mean:.2f} ± {std:.2f} %")
+    if "changes" in summary:
+        changes = summary["changes"]
+        found, false = changes["found"]["mean"], changes["false"]["mean"]
+        said.append(f"{found:.3g} of {changes['true']} changes found, {false:.3g} false")
+    seeds = summary["seeds"]
+    return f"{', '.join(said)} ({seeds} {'seed' if seeds == 1 else 'seeds'})"
+
+
 def _summary(values: Sequence[float], percent: bool = False) -> dict[str, float | None]:
     mean, std = metrics.mean_and_std(values) if values else (math.nan, math.nan)
     return {"mean": _number(mean, percent), "std": _number(std, percent)}

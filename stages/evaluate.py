@@ -64,4 +64,6 @@ def command(
 
         view = latent_view(model, stream, sources, [int(j) for j in found[0].added_in])
     evaluation.write_scores(scores, found, scored, described, view)
-    write_json(metrics, evaluation.summarise(scored))
+    summary = evaluation.summarise(scored)
+    write_json(metrics, summary)
+    click.echo(f"{metrics}: {evaluation.in_words(summary)}")

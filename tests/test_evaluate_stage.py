@@ -75,6 +75,10 @@ def test_summary_and_scores_are_written(tmp_path: Path) -> None:
     assert summary["average_accuracy"] == {"mean": 93.75, "std": 6.25}
     assert summary["overall_accuracy"] == {"mean": 91.6667, "std": 8.3333}
     assert summary["changes"]["delay"] == {"mean": 2.0, "std": 0.0}
+    assert (
+        "metrics.json: average accuracy 93.75 ± 6.25 %, overall accuracy 91.67 ± 8.33 %, "
+        "forgetting 12.50 ± 12.50 %, 1 of 1 changes found, 0 false (2 seeds)"
+    ) in result.output
     written = sorted(path.name for path in (tmp_path / "scores").iterdir())
     assert written == ["about.json", "accuracy.csv", "metrics.csv", "trace.csv"]
 
