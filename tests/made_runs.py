@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def make_run(
         benchmark=benchmark.name,
         method=method,
         seed=seed,
-        settings={"method": {"alpha": 1.0, "detection": {"threshold": 5.0}}, "flow": {"hidden": 8}},
+        settings={"method": _method_settings(method), "flow": {"hidden": 8}},
         fingerprint=f"{seed:064x}",
         versions={"torch": "0"},
         predicted_class=predicted.astype(np.int16),
@@ -72,6 +73,12 @@ def make_run(
         added_in=np.array([first[i] for i in met] if tasks_known else [], np.int16),
         trace=None if verdicts is None else _trace(stream, number, verdicts),
     )
+
+
+def _method_settings(method: str) -> dict[str, Any]:
+    if method.startswith("hcl-plus"):
+        return {"kind": "plus", "plus": {"test": {"threshold": 3.0}}}
+    return {"alpha": 1.0, "detection": {"threshold": 5.0}}
 
 
 def _trace(stream: list[int], number: np.ndarray, verdicts: dict[int, int]) -> Trace:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -128,7 +127,6 @@ def test_files_are_tidy_complete_and_counted_from_one(tmp_path: Path) -> None:
 def test_the_trace_of_hcl_plus_has_its_own_columns(tmp_path: Path) -> None:
     benchmark = make_benchmark(order=(0, 1))
     run = make_run(benchmark, "hcl-plus-ta", 0, verdicts={BATCHES: 1})
-    run = dataclasses.replace(run, settings={"method": {"kind": "plus"}})
     described = evaluation.about([run], benchmark, {})
     scores = [evaluation.score(run, benchmark)]
     evaluation.write_scores(tmp_path / "scores", [run], scores, described)

@@ -115,6 +115,19 @@ def test_the_printed_headline_has_the_changes_that_were_found(written: Path, bui
     assert "changes" not in tables.plain(tables.headline(told))
 
 
+def test_the_trace_of_hcl_plus_is_that_of_its_own_test(tmp_path: Path) -> None:
+    methods = ("hcl-fr-ta", "hcl-plus-ta")
+    for method in methods:
+        write_result(tmp_path, make_benchmark(), method, [[], []])
+    grid = report.Grid(benchmarks=("toy",), methods=methods)
+    results = report.read_results(tmp_path / "metrics", tmp_path / "scores", grid)["toy"]
+    flow, plus = (report._trace_view(result) for result in results)
+    assert (flow.label, flow.threshold) == (report.STATISTIC_LABELS["log_px"], 5.0)
+    assert (plus.label, plus.threshold) == (report.STATISTIC_LABELS["mean_shift"], 3.0)
+    assert plus.found == [12, 27]
+    assert plus.false == [30]
+
+
 def test_changes_are_means_over_seeds() -> None:
     assert str(tables.Changes(4, 11 / 3, 1 / 3)) == "3.67/4, 0.33 false"
     assert str(tables.Changes(12, 12.0, 0.0)) == "12/12, 0 false"
