@@ -10,6 +10,7 @@ method         kind    memory        tasks     objective (to be minimised, −L_
 ``hcl-fr``     flow    functional    given     + α L_FR on samples of the snapshot
 ``hcl-gr-ta``  flow    generative    detected  as hcl-gr, never told the task
 ``hcl-fr-ta``  flow    functional    detected  as hcl-fr, never told the task
+``hcl-fr-measured``  functional      given     as hcl-fr; replay drawn from measured moments
 ``curl``       vae     generative    given     the VAE's bound, with samples of its snapshot
 ``ncm``        ncm     none          given     closed form: nearest mean
 ``slda``       slda    none          given     closed form: streaming LDA
@@ -47,13 +48,18 @@ from torch import Tensor
 from hcl.adam import Adam
 from hcl.closed_form import ClosedForm
 from hcl.detection import DetectionSettings, Detector
+from hcl.latent import LatentMixture
 from hcl.losses import latent_distance
 from hcl.model import HybridModel, Statistics, check_finite
+from hcl.moments import FadingMoments
 from hcl.observation import Evidence, Observation, Prediction
 from hcl.plus import PlusSettings
 from hcl.runs import NEW, RECURRING, SAME
 from hcl.streams import Batch, TaskBatch, TaskBatches
 from hcl.vae import SupervisedCURL, VAESettings
+
+MEASURED_BATCHES = 100  # over which the moments of latents fade
+MEASURED_SHRINKAGE = 1e-2  # of their covariance
 
 Kind = Literal["flow", "vae", "ncm", "slda", "ranpac", "plus"]
 MemoryKind = Literal["none", "all", "buffer", "generative", "functional"]
@@ -84,6 +90,8 @@ class MethodSettings:
         memory: what stands for old tasks while a new one is learned.
         tasks: whether the learner is told the task of a batch, or detects changes itself.
         alpha: α, the weight of L_FR.
+        draws: latents of replay: ``prior`` draws them from N(μ_{y,t}, I), the paper's; past it,
+            ``measured`` takes the means and the covariance that the latents of a task had.
         buffer_size: samples stored for each task by ``buffer``.
         learning_rate: instead of the benchmark's.
         weight_decay: instead of the benchmark's.
@@ -100,6 +108,7 @@ class MethodSettings:
     memory: MemoryKind = "none"
     tasks: Literal["given", "detected"] = "given"
     alpha: float = 1.0
+    draws: Literal["prior", "measured"] = "prior"
     buffer_size: int = 1000
     learning_rate: float | None = None
     weight_decay: float | None = None
@@ -137,6 +146,12 @@ class MethodSettings:
             ):
                 if getattr(self, key) != getattr(MethodSettings(), key):
                     raise ValueError(f"{key}: is not used by kind plus; set {there}.")
+        replays = self.kind == "flow" and self.memory in ("generative", "functional")
+        if self.draws == "measured" and not replays:
+            raise ValueError(
+                "draws: measured needs kind flow and memory generative or functional; found "
+                f"{self.kind} and {self.memory}."
+            )
         if self.alpha < 0:
             raise ValueError(f"alpha: is {self.alpha}; expected 0 or more.")
         if self.buffer_size < 1:
@@ -203,6 +218,66 @@ class Replay(NamedTuple):
     y: Tensor
     t: Tensor
     z: Tensor | None = None  # the latents that the snapshot drew x from
+
+
+class MeasuredDraws:
+    """For each task the Gaussian that its latents had when it was left, to draw replay from.
+
+    N(μ_{y,t}, I) is where latents should lie; in few steps a flow puts them near μ, but leaves
+    their features correlated, and samples drawn without that lie beside the data, where holding
+    the flow in place keeps little. Kept: K D + D² numbers for each task, whatever its samples.
+
+    Args:
+        latent: the mixture; its means stand for a class that was never seen.
+        generator: for the noise.
+    """
+
+    def __init__(self, latent: LatentMixture, generator: torch.Generator) -> None:
+        self.latent = latent
+        self.generator = generator
+        self.gaussians: dict[int, tuple[Tensor, Tensor]] = {}  # by task: means, factor of Σ
+        self.current = self._empty()
+        self.means = self.factors = latent.means  # of the tasks that are drawn from
+
+    def _empty(self) -> FadingMoments:
+        latent = self.latent
+        return FadingMoments(latent.num_classes, latent.size, MEASURED_BATCHES, latent.means)
+
+    def settle(self, task: int) -> None:
+        """The current task is left: hold its Gaussian, and start anew for the next."""
+        prior = self.latent.means[task]
+        if self.current.counts.sum() > 0:
+            means, factor = self.current.gaussian(MEASURED_SHRINKAGE)
+            self.gaussians[task] = torch.where(means.isnan(), prior, means), factor
+        elif task not in self.gaussians:  # left before it had a batch
+            self.gaussians[task] = prior, torch.eye(self.latent.size).to(prior)
+        self.current = self._empty()
+
+    def prepare(self, tasks: Sequence[int]) -> None:
+        """Draw from these tasks from now on."""
+        if tasks:
+            self.means = torch.stack([self.gaussians[task][0] for task in tasks])
+            self.factors = torch.stack([self.gaussians[task][1] for task in tasks])
+
+    def sample(self, y: Tensor) -> Tensor:
+        """Latents of classes ``y``, as many of each task, task after task."""
+        y = y.unflatten(0, (len(self.means), -1))  # (tasks, samples)
+        means = self.means.gather(1, y[:, :, None].expand(-1, -1, self.latent.size))
+        noise = torch.randn(
+            means.shape, dtype=means.dtype, generator=self.generator, device=means.device
+        )
+        return torch.baddbmm(means, noise, self.factors.mT).flatten(0, 1)
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        current = {name: getattr(self.current, name) for name in ("counts", "sums", "gram")}
+        return {"gaussians": {k: list(v) for k, v in self.gaussians.items()}, "current": current}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+        self.gaussians = {k: (means, factor) for k, (means, factor) in state["gaussians"].items()}
+        for name, value in state["current"].items():
+            getattr(self.current, name).copy_(value)
 
 
 class Archive(Protocol):
@@ -282,6 +357,9 @@ class FlowLearner:
         self.detector = Detector(settings.detection) if settings.tasks == "detected" else None
         self.buffers = Buffers(settings.buffer_size) if settings.memory == "buffer" else None
         self.snapshot: HybridModel | None = None
+        self.draws: MeasuredDraws | None = None
+        if settings.draws == "measured":
+            self.draws = MeasuredDraws(model.latent, generator)
         self.optimiser = Adam(model.parameters(), learning_rate, weight_decay)
         self._old = torch.empty(0, dtype=torch.int64)  # tasks other than the current, each repeated
 
@@ -315,6 +393,8 @@ class FlowLearner:
             if evidence is not None and evidence.verdict != SAME:
                 loss, statistics, _ = self._objective(x, y)
             self.detector.record(self.task, _sums(statistics), len(x))
+        if self.draws is not None:
+            self.draws.current.add(z, y)
         if self.buffers is not None:
             self.buffers.remember(self.task, x, y, self.generator)
         if loss.device.type == "cpu":  # on a GPU, looking at it would stop the queue: the loop does
@@ -357,7 +437,11 @@ class FlowLearner:
             y = torch.randint(
                 self.model.latent.num_classes, t.shape, generator=self.generator, device=t.device
             )
-            x, z = self.snapshot.sample(y, t, self.generator)
+            if self.draws is None:
+                x, z = self.snapshot.sample(y, t, self.generator)
+            else:
+                z = self.draws.sample(y)
+                x = self._seen_by_snapshot(z)
             return Replay(x, y, t, z)
         old = [task for task in range(self.num_tasks) if task != self.task]
         if self.buffers is not None:
@@ -367,6 +451,11 @@ class FlowLearner:
             numbers = [self.given[task] for task in old]
             drawn = self.archive.draw(numbers, self.batch_size, self.generator)
         return Replay(drawn.x, drawn.y, t)
+
+    @torch.no_grad()
+    def _seen_by_snapshot(self, z: Tensor) -> Tensor:
+        assert self.snapshot is not None
+        return self.snapshot.flow.inverse(z)[0]
 
     def _judge(self, y: Tensor, statistics: Statistics, z: Tensor) -> Evidence:
         """The verdict on a batch (Section 4.2), from statistics taken before it is learned."""
@@ -393,6 +482,8 @@ class FlowLearner:
 
     def _change_to(self, task: int | None) -> None:
         """Go to an earlier task, or (``None``) add one; the snapshot is what was learned so far."""
+        if self.draws is not None and self.task >= 0:
+            self.draws.settle(self.task)
         if self.settings.memory in ("generative", "functional") and self.num_tasks > 0:
             if self.snapshot is None:
                 self.snapshot = self.model.snapshot()
@@ -407,6 +498,8 @@ class FlowLearner:
 
     def _list_old(self) -> None:
         old = [task for task in range(self.num_tasks) if task != self.task]
+        if self.draws is not None:
+            self.draws.prepare(old)
         device = self.model.latent.means.device
         self._old = torch.tensor(old, dtype=torch.int64, device=device).repeat_interleave(
             self.batch_size
@@ -431,6 +524,8 @@ class FlowLearner:
             state["snapshot"] = self.snapshot.state_dict()
         if self.buffers is not None:
             state["buffers"] = {n: list(getattr(self.buffers, n)) for n in ("x", "y", "seen")}
+        if self.draws is not None:
+            state["draws"] = self.draws.state()
         if self.detector is not None:
             state["windows"] = {
                 name: torch.from_numpy(value) for name, value in self.detector.state().items()
@@ -450,6 +545,8 @@ class FlowLearner:
         if self.buffers is not None:
             for name, value in state["buffers"].items():
                 setattr(self.buffers, name, list(value))
+        if self.draws is not None:
+            self.draws.restore(state["draws"])
         if self.detector is not None:
             self.detector.restore({n: v.cpu().numpy() for n, v in state["windows"].items()})
         self._list_old()

@@ -110,6 +110,43 @@ class Moments:
         self._waiting[: self._filled] = state["waiting"]
 
 
+class FadingMoments:
+    """Means of classes and one covariance within them of latents that move while a flow learns.
+
+    Each batch fades what came before by 1 − 1/``horizon``, so that what is held is of the flow as
+    it is now, not as it was when the task began.
+
+    Args:
+        classes: K.
+        size: D.
+        horizon: batches after which a batch weighs 1/e.
+        like: a tensor of the latents' type, where they live.
+    """
+
+    def __init__(self, classes: int, size: int, horizon: int, like: Tensor) -> None:
+        self.keep = 1 - 1 / horizon
+        self.counts = like.new_zeros(classes)
+        self.sums = like.new_zeros(classes, size)
+        self.gram = like.new_zeros(size, size)
+
+    @torch.no_grad()
+    def add(self, z: Tensor, y: Tensor) -> None:
+        """Take in the latents (n, D) of classes ``y``."""
+        self.counts.mul_(self.keep).index_add_(0, y, self.counts.new_ones(len(y)))
+        self.sums.mul_(self.keep).index_add_(0, y, z)
+        self.gram.addmm_(z.T, z, beta=self.keep)
+
+    def gaussian(self, shrinkage: float) -> tuple[Tensor, Tensor]:
+        """Means (K, D), NaN for a class without samples, and the factor L of (1 − ε) Σ + ε v I."""
+        counts = self.counts.double()
+        means = self.sums.double() / counts[:, None]
+        seen = means.nan_to_num()
+        within = (self.gram.double() - (seen.T * counts) @ seen) / counts.sum()
+        variance = within.diagonal().mean().clamp(min=1e-12)
+        within.mul_(1 - shrinkage).diagonal().add_(shrinkage * variance)
+        return means.to(self.sums), torch.linalg.cholesky(within).to(self.sums)
+
+
 class Inverse:
     """Σ⁻¹ of growing moments, taken anew whenever a quarter more samples stand behind it."""
 

@@ -20,6 +20,7 @@ LABELS = {
     "curl": "CURL",
     "hcl-gr": "HCL-GR",
     "hcl-fr": "HCL-FR",
+    "hcl-fr-measured": "HCL-FR, measured draws",
     "hcl-plus": "HCL+",
     "ncm": "NCM",
     "slda": "SLDA",

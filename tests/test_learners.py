@@ -154,6 +154,45 @@ def test_the_objective_is_the_papers(name):
     torch.testing.assert_close(statistics.log_px, model.statistics(x, y, 2).log_px)
 
 
+MEASURED = MethodSettings(memory="functional", alpha=1.0, draws="measured")
+
+
+def test_measured_draws_have_the_moments_of_the_latents():
+    learner = make_learner(MEASURED, learning_rate=0.0)  # the flow stays, and so do latents
+    for task in (0, 1):
+        for seed in range(40):
+            learner.observe(batch(task, seed, count=64))
+    learner.observe(batch(2))
+    learner._old = torch.arange(2).repeat_interleave(20_000)
+    replay = learner._draw_replay()
+    torch.testing.assert_close(learner.model.flow(replay.x)[0], replay.z, atol=1e-9, rtol=1e-9)
+    for task in (0, 1):
+        shown = [batch(task, seed, count=64) for seed in range(40)]
+        z = learner.model.flow(torch.cat([b.x for b in shown]))[0].detach()
+        y = torch.cat([b.y for b in shown])
+        for k in (0, 1):
+            drawn = replay.z[(replay.t == task) & (replay.y == k)]
+            torch.testing.assert_close(drawn.mean(0), z[y == k].mean(0), atol=0.1, rtol=0.05)
+            assert (drawn - learner.model.latent.means[task, k]).square().mean() > 1.5  # not there
+        means = torch.stack([z[y == k].mean(0) for k in (0, 1)])
+        found = replay.z - means[replay.y]
+        own = torch.cov((z - means[y]).T)
+        torch.testing.assert_close(
+            torch.cov(found[replay.t == task].T).diagonal(), own.diagonal(), atol=0.2, rtol=0.15
+        )
+
+
+def test_measured_draws_keep_old_tasks_and_survive_a_task_that_comes_back():
+    learner = make_learner(MEASURED)
+    for task in (0, 1, 0, 2):
+        for seed in range(4):
+            learner.observe(batch(task, seed))
+    assert sorted(learner.draws.gaussians) == [0, 1]
+    assert len(learner.draws.means) == 2  # of tasks 0 and 1, while 2 is learned
+    with pytest.raises(ValueError, match="draws: measured needs kind flow"):
+        MethodSettings(memory="buffer", draws="measured")
+
+
 def test_mtl_learns_all_tasks_at_once():
     assert accuracy(*run("64", "mtl")).min() > 0.95
 

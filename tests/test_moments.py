@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from hcl.moments import BLOCK, Moments
+from hcl.moments import BLOCK, FadingMoments, Moments
 
 
 def samples(count: int = 900, size: int = 5, classes: int = 3):
@@ -77,3 +77,22 @@ def test_a_restored_copy_goes_on_with_the_same_bytes():
     again.add(z[300:], y[300:])
     assert torch.equal(again.covariance(0.1), whole.covariance(0.1))
     assert torch.equal(again.means(), whole.means())
+
+
+def test_fading_moments_weigh_batches_by_their_age():
+    z, y = samples()
+    z = z.double()
+    fading = FadingMoments(4, 5, horizon=10, like=z)  # the fourth class never comes
+    weights = []
+    for part_z, part_y in zip(z.split(90), y.split(90), strict=True):
+        fading.add(part_z, part_y)
+        weights = [0.9 * w for w in weights] + [1.0] * len(part_y)
+    weight = torch.tensor(weights, dtype=torch.float64)
+    means, factor = fading.gaussian(shrinkage=1e-9)
+    assert means[3].isnan().all()
+    for c in range(3):
+        mine = weight * (y == c)
+        torch.testing.assert_close(means[c], mine @ z / mine.sum())
+    residual = z - means[y]
+    expected = (residual.T * weight) @ residual / weight.sum()
+    torch.testing.assert_close(factor @ factor.T, expected)

@@ -35,6 +35,7 @@ METHODS = {
         tasks="detected",
         plus=PlusSettings(flow="all", projections=20, test=SequentialSettings(window=12)),
     ),
+    "hcl-fr-measured": MethodSettings(memory="functional", draws="measured"),
     "er": MethodSettings(memory="buffer", buffer_size=30),
     "mtl": MethodSettings(memory="all"),
     "curl": MethodSettings(

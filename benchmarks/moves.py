@@ -1,0 +1,127 @@
+"""Where L_FR holds the flow: how far latents of old tasks move while the next task is learned.
+
+HCL-FR learns the tasks of a benchmark in turn. While one is learned, L_FR holds the flow at the
+snapshot's draws. After each, the mean of ‖f(x) − f^(k)(x)‖² is printed over fresh draws of the
+snapshot and over real samples of the same old tasks (their validation parts), and the accuracy on
+those. With ``--points real`` L_FR is taken at real samples of the old tasks instead, which the
+method has not: what is gained is what better draws could give.
+
+    python benchmarks/moves.py --tasks data/tasks/split-cifar10-single-pass.h5 \
+        --embeddings data/embeddings --samples 3000
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hcl.embeddings import Embeddings, read
+from hcl.flows import FlowSettings
+from hcl.learners import FlowLearner, MethodSettings, Replay
+from hcl.progress import bar
+from hcl.streams import Stream
+from hcl.tasks import Benchmark, Part, read_benchmark
+from hcl.training import Job, TrainingSettings, build_learner, one_thread
+
+
+class WithRealPoints(FlowLearner):
+    """HCL-FR whose L_FR is taken at real samples of the old tasks."""
+
+    stream: Stream
+
+    def _draw_replay(self) -> Replay | None:
+        if self.snapshot is None:
+            return None
+        old = [self.given[task] for task in range(self.num_tasks) if task != self.task]
+        drawn = self.stream.draw(old, self.batch_size, self.generator)
+        with torch.no_grad():
+            z, _ = self.snapshot.flow(drawn.x)
+        return Replay(drawn.x, drawn.y, self._old, z)
+
+
+def first_samples(part: Part, count: int) -> Part:
+    return dataclasses.replace(part, rows=part.rows[:count], y=part.y[:count])
+
+
+def shortened(benchmark: Benchmark, samples: int) -> Benchmark:
+    tasks = [
+        dataclasses.replace(task, train=first_samples(task.train, samples))
+        for task in benchmark.tasks
+    ]
+    return dataclasses.replace(benchmark, tasks=tuple(tasks))
+
+
+def validation_samples(
+    benchmark: Benchmark, embeddings: dict[str, Embeddings], tasks: range
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x, y and t of the validation parts."""
+    parts = [
+        (
+            torch.from_numpy(np.array(embeddings[task.dataset].x[task.validation.rows])),
+            torch.from_numpy(task.validation.y.astype(np.int64)),
+            torch.full((len(task.validation.y),), number),
+        )
+        for number, task in enumerate(benchmark.tasks)
+        if number in tasks
+    ]
+    x, y, t = (torch.cat(column) for column in zip(*parts, strict=True))
+    return x, y, t
+
+
+@torch.no_grad()
+def moves(
+    learner: FlowLearner, benchmark: Benchmark, embeddings: dict[str, Embeddings]
+) -> tuple[float, float, float]:
+    """Of draws and of real samples of all old tasks; and the accuracy on the real ones."""
+    assert learner.snapshot is not None
+    x, y, t = validation_samples(benchmark, embeddings, range(learner.task))
+    generator = torch.Generator().manual_seed(0)
+    drawn, drawn_z = learner.snapshot.sample(y, t, generator)
+    of_draws = (learner.model.flow(drawn)[0] - drawn_z).square().sum(1).mean()
+    of_samples = (learner.model.flow(x)[0] - learner.snapshot.flow(x)[0]).square().sum(1).mean()
+    accuracy = (learner.model.classify(x) == y).double().mean()
+    return float(of_draws), float(of_samples), float(accuracy)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", type=Path, required=True)
+    parser.add_argument("--embeddings", type=Path, required=True)
+    parser.add_argument("--samples", type=int, default=3000, help="of each task")
+    parser.add_argument("--alpha", type=float, default=5.0)
+    parser.add_argument("--points", nargs="+", choices=("draws", "real"), default=["draws", "real"])
+    options = parser.parse_args()
+    benchmark = shortened(read_benchmark(options.tasks), options.samples)
+    names = {task.dataset for task in benchmark.tasks}
+    embeddings = {name: read(options.embeddings / f"{name}.h5") for name in names}
+    method = MethodSettings(memory="functional", alpha=options.alpha)
+    job = Job(benchmark, embeddings, "hcl-fr", method, FlowSettings(), TrainingSettings(), seed=0)
+    print("| L_FR at | after task | draws move | real samples move | accuracy on them |")
+    print("| --- | --- | --- | --- | --- |")
+    for points in options.points:
+        stream = Stream(benchmark, embeddings, batch_size=32, seed=0, device=torch.device("cpu"))
+        learner = build_learner(job, stream)
+        assert isinstance(learner, FlowLearner)
+        if points == "real":
+            learner.__class__ = WithRealPoints
+            learner.stream = stream
+        with one_thread():
+            for segment in range(len(benchmark.stream)):
+                total = stream.num_batches(segment)
+                for batch in bar(stream.batches(segment), total=total, leave=False):
+                    learner.observe(batch)
+                if segment:
+                    of_draws, of_samples, accuracy = moves(learner, benchmark, embeddings)
+                    cells = f"{of_draws:.1f} | {of_samples:.1f} | {100 * accuracy:.1f}"
+                    print(f"| {points} | {segment + 1} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
