@@ -10,7 +10,6 @@ method         kind    memory        tasks     objective (to be minimised, −L_
 ``hcl-fr``     flow    functional    given     + α L_FR on samples of the snapshot
 ``hcl-gr-ta``  flow    generative    detected  as hcl-gr, never told the task
 ``hcl-fr-ta``  flow    functional    detected  as hcl-fr, never told the task
-``hcl-fr-measured``  functional      given     as hcl-fr; replay drawn from measured moments
 ``curl``       vae     generative    given     the VAE's bound, with samples of its snapshot
 ``ncm``        ncm     none          given     closed form: nearest mean
 ``slda``       slda    none          given     closed form: streaming LDA
@@ -18,6 +17,8 @@ method         kind    memory        tasks     objective (to be minimised, −L_
 ``hcl-plus``   plus    functional    given     past the paper: ``hcl.plus``
 ``hcl-plus-ta``  plus  functional    detected  as hcl-plus, never told the task
 =============  ======  ============  ========  ==================================================
+
+``hcl-fr-measured`` is ``hcl-fr`` with ``draws: measured``, past the paper.
 
 A learner's tasks are numbered in the order in which it added them. It holds one model and, for GR
 and FR, one snapshot, renewed at each change of task: memory does not grow with tasks.
