@@ -201,6 +201,8 @@ class HCLClassifier(_StreamClassifier):
         memory: what stands for old tasks: ``functional`` (HCL-FR), ``generative`` (HCL-GR),
             ``buffer`` (1,000 stored samples a task) or ``none``.
         alpha: α, the weight of L_FR.
+        draws: latents of replay: ``prior``, the paper's, or ``measured``; see
+            ``hcl.learners.MethodSettings``.
         couplings: of the flow.
         hidden_layers: of each coupling's network.
         hidden: width of those layers.
@@ -233,6 +235,7 @@ class HCLClassifier(_StreamClassifier):
         *,
         memory: MemoryKind = "functional",
         alpha: float = 10.0,
+        draws: Literal["prior", "measured"] = "prior",
         couplings: int = 8,
         hidden_layers: int = 2,
         hidden: int = 128,
@@ -251,6 +254,7 @@ class HCLClassifier(_StreamClassifier):
     ) -> None:
         self.memory = memory
         self.alpha = alpha
+        self.draws = draws
         self.couplings = couplings
         self.hidden_layers = hidden_layers
         self.hidden = hidden
@@ -342,7 +346,11 @@ class HCLClassifier(_StreamClassifier):
             tuple(self.statistics), self.window, self.threshold, min(self.minimum, self.window)
         )
         method = MethodSettings(
-            memory=self.memory, tasks="detected", alpha=self.alpha, detection=detection
+            memory=self.memory,
+            tasks="detected",
+            alpha=self.alpha,
+            draws=self.draws,
+            detection=detection,
         )
         model = build_model(flow, (size,), len(self.classes_), generator, float(scale))
         return FlowLearner(

@@ -131,6 +131,8 @@ def test_fit_is_one_task_and_the_stream_goes_on_from_it():
     assert made.task_changes_ == []
     made.partial_fit(*second)
     assert [tuple(change) for change in made.task_changes_] == [(120, "new", 1)]
+    measured = clone(made).set_params(draws="measured").fit(*first).partial_fit(*second)
+    assert [tuple(change) for change in measured.task_changes_] == [(120, "new", 1)]
     made.fit(*second)  # starts afresh
     assert made.n_tasks_ == 1
 
@@ -141,6 +143,8 @@ def test_settings_are_checked_when_fitting():
         HCLClassifier(threshold=-1.0).fit(X, y)
     with pytest.raises(ValueError, match="statistics"):
         HCLClassifier(statistics=()).fit(X, y)
+    with pytest.raises(ValueError, match="draws: measured needs"):
+        HCLClassifier(memory="buffer", draws="measured").fit(X, y)
 
 
 PLUS = HCLPlusClassifier(projections=64, power=1.0, random_state=0)
