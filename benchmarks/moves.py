@@ -3,8 +3,8 @@
 HCL-FR learns the tasks of a benchmark in turn. While one is learned, L_FR holds the flow at the
 snapshot's draws. After each, the mean of ‖f(x) − f^(k)(x)‖² is printed over fresh draws of the
 snapshot and over real samples of the same old tasks (their validation parts), and the accuracy on
-those. With ``--points real`` L_FR is taken at real samples of the old tasks instead, which the
-method has not: what is gained is what better draws could give.
+those. ``--points`` says where L_FR is taken: at ``prior`` draws, the paper's; at ``measured`` ones
+(``draws: measured``); or at ``real`` samples of the old tasks, which the method has not.
 
     python benchmarks/moves.py --tasks data/tasks/split-cifar10-single-pass.h5 \
         --embeddings data/embeddings --samples 3000
@@ -27,6 +27,8 @@ from hcl.progress import bar
 from hcl.streams import Stream
 from hcl.tasks import Benchmark, Part, read_benchmark
 from hcl.training import Job, TrainingSettings, build_learner, one_thread
+
+POINTS = ("prior", "measured", "real")
 
 
 class WithRealPoints(FlowLearner):
@@ -80,8 +82,11 @@ def moves(
     """Of draws and of real samples of all old tasks; and the accuracy on the real ones."""
     assert learner.snapshot is not None
     x, y, t = validation_samples(benchmark, embeddings, range(learner.task))
-    generator = torch.Generator().manual_seed(0)
-    drawn, drawn_z = learner.snapshot.sample(y, t, generator)
+    if learner.draws is None:
+        drawn, drawn_z = learner.snapshot.sample(y, t, torch.Generator().manual_seed(0))
+    else:
+        drawn_z = learner.draws.sample(y)
+        drawn, _ = learner.snapshot.flow.inverse(drawn_z)
     of_draws = (learner.model.flow(drawn)[0] - drawn_z).square().sum(1).mean()
     of_samples = (learner.model.flow(x)[0] - learner.snapshot.flow(x)[0]).square().sum(1).mean()
     accuracy = (learner.model.classify(x) == y).double().mean()
@@ -96,16 +101,18 @@ def main() -> None:
     parser.add_argument("--embeddings", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=3000, help="of each task")
     parser.add_argument("--alpha", type=float, default=5.0)
-    parser.add_argument("--points", nargs="+", choices=("draws", "real"), default=["draws", "real"])
+    parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS)
     options = parser.parse_args()
     benchmark = shortened(read_benchmark(options.tasks), options.samples)
     names = {task.dataset for task in benchmark.tasks}
     embeddings = {name: read(options.embeddings / f"{name}.h5") for name in names}
-    method = MethodSettings(memory="functional", alpha=options.alpha)
-    job = Job(benchmark, embeddings, "hcl-fr", method, FlowSettings(), TrainingSettings(), seed=0)
+    training = TrainingSettings()
     print("| L_FR at | after task | draws move | real samples move | accuracy on them |")
     print("| --- | --- | --- | --- | --- |")
     for points in options.points:
+        draws = "measured" if points == "measured" else "prior"
+        method = MethodSettings(memory="functional", alpha=options.alpha, draws=draws)
+        job = Job(benchmark, embeddings, "hcl-fr", method, FlowSettings(), training, seed=0)
         stream = Stream(benchmark, embeddings, batch_size=32, seed=0, device=torch.device("cpu"))
         learner = build_learner(job, stream)
         assert isinstance(learner, FlowLearner)

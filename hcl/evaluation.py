@@ -133,15 +133,16 @@ def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
 def in_words(summary: Mapping[str, Any]) -> str:
     """The line that ``hcl evaluate`` prints."""
     said = []
+    seeds = summary["seeds"]
     for name in ("average_accuracy", "overall_accuracy", "forgetting"):
         mean, std = summary[name]["mean"], summary[name]["std"]
         if mean is not None:  # a learner that names no task has no overall accuracy
-            said.append(f"{name.replace('_', ' ')} {mean:.2f} ± {std:.2f} %")
+            spread = f" ± {std:.2f}" if seeds > 1 else ""
+            said.append(f"{name.replace('_', ' ')} {mean:.2f}{spread} %")
     if "changes" in summary:
         changes = summary["changes"]
         found, false = changes["found"]["mean"], changes["false"]["mean"]
         said.append(f"{found:.3g} of {changes['true']} changes found, {false:.3g} false")
-    seeds = summary["seeds"]
     return f"{', '.join(said)} ({seeds} {'seed' if seeds == 1 else 'seeds'})"
 
 

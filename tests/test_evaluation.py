@@ -191,3 +191,11 @@ def test_runs_that_do_not_belong_are_refused(
     with pytest.raises(HCLError, match=message):
         folder = tmp_path / "runs" / "toy" / method
         evaluation.read_runs(folder, asked, method, change.get("seeds", [0]))
+
+
+def test_a_summary_in_words_leaves_out_what_there_is_not() -> None:
+    benchmark = make_benchmark(order=(0, 1))
+    blind = make_run(benchmark, "curl", tasks_known=False)
+    summary = evaluation.summarise([evaluation.score(blind, benchmark)])
+    words = evaluation.in_words(summary)
+    assert words == "average accuracy 100.00 %, forgetting 0.00 % (1 seed)"
