@@ -17,6 +17,14 @@ from torch import Tensor
 BLOCK = 256  # samples that wait until G is updated: one larger product is faster than eight
 
 
+def _within(gram: Tensor, means: Tensor, counts: Tensor, shrinkage: float) -> Tensor:
+    """(1 − ε) Σ + ε v I from the sums, with v the mean variance of a feature."""
+    within = (gram - (means.T * counts) @ means) / counts.sum()
+    variance = within.diagonal().mean().clamp(min=1e-12)
+    within.mul_(1 - shrinkage).diagonal().add_(shrinkage * variance)
+    return within
+
+
 class LinearScores(NamedTuple):
     """A score of every class, linear in z; the highest wins."""
 
@@ -73,11 +81,8 @@ class Moments:
     def covariance(self, shrinkage: float, size: int | None = None) -> Tensor:
         """(1 − ε) Σ + ε v I, in double precision, where v is the mean variance of a feature."""
         self._settle()
-        means, gram = self.means(size), self.gram[:size, :size].double()
-        within = (gram - (means.T * self.counts) @ means) / self.counts.sum()
-        variance = within.diagonal().mean().clamp(min=1e-12)
-        within.mul_(1 - shrinkage).diagonal().add_(shrinkage * variance)
-        return within
+        gram = self.gram[:size, :size].double()
+        return _within(gram, self.means(size), self.counts, shrinkage)
 
     def gaussian_scores(self, shrinkage: float) -> LinearScores:
         """log N(z; m_c, Σ) up to a term that depends on z alone; −∞ for a class without samples."""
@@ -140,11 +145,8 @@ class FadingMoments:
         """Means (K, D), NaN for a class without samples, and the factor L of (1 − ε) Σ + ε v I."""
         counts = self.counts.double()
         means = self.sums.double() / counts[:, None]
-        seen = means.nan_to_num()
-        within = (self.gram.double() - (seen.T * counts) @ seen) / counts.sum()
-        variance = within.diagonal().mean().clamp(min=1e-12)
-        within.mul_(1 - shrinkage).diagonal().add_(shrinkage * variance)
-        return means.to(self.sums), torch.linalg.cholesky(within).to(self.sums)
+        covariance = _within(self.gram.double(), means.nan_to_num(), counts, shrinkage)
+        return means.to(self.sums), torch.linalg.cholesky(covariance).to(self.sums)
 
 
 class Inverse:
