@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import pairwise
 from numbers import Integral
@@ -43,7 +44,7 @@ class TaskChange(NamedTuple):
     task: int
 
 
-class _StreamClassifier(ClassifierMixin, BaseEstimator):
+class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
     """What both classifiers share: the stream, the changes noticed in it, and pickles."""
 
     batch_size: int
@@ -53,13 +54,13 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator):
     _learner: Any  # a FlowLearner or a PlusLearner
     _scorer: list[HybridModel]  # the model in double precision, made when asked
 
+    @abstractmethod
     def _passes(self) -> int:
         """Passes of ``fit`` over its data."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _build(self, generator: torch.Generator) -> Any:
         """A learner that knows nothing."""
-        raise NotImplementedError
 
     def _prepared(self, x: Tensor) -> Tensor:
         """Samples as the scaling finds them."""
