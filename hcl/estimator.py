@@ -401,7 +401,7 @@ class HCLPlusClassifier(_StreamClassifier):
         task_: the current one.
         n_batches_: batches seen so far.
         task_changes_: every change noticed, a list of ``TaskChange(batch, verdict, task)``; the
-            batch is the one at which the test was sure, the new task's ``gather``-th or a later one.
+            batch is the one at which the test was sure, the new task's ``gather``-th or a later.
     """
 
     def __init__(
