@@ -91,6 +91,17 @@ def test_learners_by_sums_see_each_sample_once_and_learn_pairs(name):
     assert right.mean() > 0.95
 
 
+def test_hcl_plus_sums_each_sample_once_unless_it_has_to_notice_changes():
+    repeated = dataclasses.replace(TASKS, stream=tuple(Segment(s.task, 5) for s in TASKS.stream))
+    seen = {}
+    for name in ("hcl-plus", "hcl-plus-ta"):
+        _, learner = train_seed(dataclasses.replace(job(name), benchmark=repeated))
+        waiting = sum(len(x) for x, _, _ in learner.pending)
+        seen[name] = int(learner.moments.counts.sum()) + waiting
+    shown = 4 * 64  # segments, samples of each
+    assert seen == {"hcl-plus": shown, "hcl-plus-ta": 5 * shown}
+
+
 @pytest.mark.parametrize("name", ["er", "curl", "hcl-fr-ta"])
 def test_same_seed_same_run_other_seed_other_run(name):
     first, again = (train_seed(job(name))[0] for _ in range(2))
