@@ -1,12 +1,14 @@
-"""A search over α, the learning rate and the weight decay, on the validation part of a benchmark.
+"""A search over the parameters that a method has, on the validation part of a benchmark.
 
-A trial is a run of the training loop with its own values for these three, on the training parts of
-the tasks, and scored on their validation parts. The test parts are out of reach: the benchmark that
-a trial is given has the validation parts in their place.
+A trial is a run of the training loop with its own values for these, on the training parts of the
+tasks, and scored on their validation parts. The test parts are out of reach: the benchmark that a
+trial is given has the validation parts in their place. What learns by steps has a learning rate and
+a weight decay, L_FR has α; the closed forms and HCL+ have what their sums are solved with.
 
 Paper: α from {1, 5, 10, 100}, the weight decay from {1e-4, 1e-3, 1e-2}; silent on the learning rate
 and on how values are combined. Here: the learning rate is tuned as well, because low rates forget
-less, and by default one parameter after the other, because a grid of all three is 36 runs.
+less, and by default one parameter after the other, because a grid of all three is 36 runs. Its
+rivals are tuned by the same means.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,6 +30,7 @@ from hcl.evaluation import score, write_csv
 from hcl.files import replacing
 from hcl.flows import FlowSettings
 from hcl.learners import MethodSettings
+from hcl.plus import PlusSettings
 from hcl.runs import read_run
 from hcl.streams import check_sources
 from hcl.tasks import Benchmark, Part, Task
@@ -45,6 +48,10 @@ class TuneSettings:
         alpha: values of α; where a list is empty, the parameter stays as it is.
         weight_decay: of Adam.
         learning_rate: of Adam.
+        power: of Tukey's transform, of HCL+.
+        projections: random features, of RanPAC and HCL+; more of them cost time and memory.
+        ridge: of RanPAC, and of HCL+ with ``rule: ridge``.
+        shrinkage: of SLDA, and of HCL+ with ``rule: gaussian``.
         search: ``coordinate`` takes one parameter after the other, with the others at the best
             values so far; ``grid`` tries every combination.
         metric: ``average`` is the accuracy of classes, mean over tasks; ``overall`` that of (class,
@@ -56,6 +63,10 @@ class TuneSettings:
     alpha: tuple[float, ...] = (1, 5, 10, 100)
     weight_decay: tuple[float, ...] = (1e-4, 1e-3, 1e-2)
     learning_rate: tuple[float, ...] = (3e-5, 1e-4, 3e-4)
+    power: tuple[float, ...] = (0.25, 0.5, 1)
+    projections: tuple[int, ...] = ()
+    ridge: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
+    shrinkage: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
     search: Literal["coordinate", "grid"] = "coordinate"
     metric: Metric = "average"
     seed: int = 0
@@ -79,11 +90,20 @@ class TuneSettings:
 
 
 class Point(NamedTuple):
-    """Values of the parameters, in the order in which they are searched."""
+    """Values of the parameters, in the order of the search; ``None`` for what a method has not."""
 
-    alpha: float | None  # None where the method has none
-    learning_rate: float
-    weight_decay: float
+    alpha: float | None = None
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+    power: float | None = None
+    projections: int | None = None
+    ridge: float | None = None
+    shrinkage: float | None = None
+
+    @property
+    def given(self) -> dict[str, float]:
+        """What the method has."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 class Trial(NamedTuple):
@@ -98,16 +118,15 @@ class Trial(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """Every trial in the order tried, the best of them, and the parameters that were searched."""
+    """Every trial in the order tried, the best of them, and its values as a method takes them.
+
+    ``chosen`` has what was searched, in the shape that it has in the parameter file: below
+    ``methods.<method>.benchmarks.<benchmark>``.
+    """
 
     trials: list[Trial]
     best: Trial
-    searched: tuple[str, ...]
-
-    @property
-    def chosen(self) -> dict[str, float]:
-        """The best value of each parameter that was searched."""
-        return {name: getattr(self.best.point, name) for name in self.searched}
+    chosen: dict[str, Any]
 
 
 def tune(
@@ -136,21 +155,16 @@ def tune(
         kept: the store.
     """
     method = method.for_benchmark(benchmark.name)
-    values = _values(name, method, settings)
+    start = _start(method, training)
+    values = _values(name, method, start, settings)
     check_sources(benchmark, embeddings)
     benchmark = on_validation(benchmark, settings)
     training = dataclasses.replace(training, save_model=False)
-    start = Point(
-        method.alpha if method.memory == "functional" else None,
-        method.learning_rate or training.learning_rate,
-        training.weight_decay if method.weight_decay is None else method.weight_decay,
-    )
 
     def attempt(points: Sequence[Point]) -> list[Trial]:
         jobs = []
         for point in points:
-            given = {key: value for key, value in point._asdict().items() if value is not None}
-            tried = dataclasses.replace(method, **given)
+            tried = _at(method, point.given)
             jobs.append(Job(benchmark, embeddings, name, tried, flow, training, settings.seed))
         trials = []
         for point, entry in zip(points, run_jobs(jobs, kept, may_diverge=True), strict=True):
@@ -168,34 +182,86 @@ def tune(
             "not finite. Add lower values to tune.learning_rate, or see with `hcl train` where "
             "the loss breaks."
         )
-    return Tuning(trials, best, tuple(values))
+    return Tuning(trials, best, _as_parameters(method, best.point, tuple(values)))
+
+
+def _start(method: MethodSettings, training: TrainingSettings) -> Point:
+    """Where the search starts: what the method has, at the values that it would be trained with."""
+    plus = method.plus if method.kind == "plus" else None
+    steps = not method.is_closed_form and (plus is None or plus.flow != "never")
+    regularised = method.memory == "functional" and (plus is None or plus.flow == "all")
+    decay = training.weight_decay if method.weight_decay is None else method.weight_decay
+    start = Point(
+        alpha=method.alpha if regularised else None,
+        learning_rate=method.learning_rate or training.learning_rate if steps else None,
+        weight_decay=decay if steps else None,
+    )
+    if plus is not None:
+        solver = "ridge" if plus.rule == "ridge" else "shrinkage"
+        start = start._replace(power=plus.power, projections=plus.projections)
+        return start._replace(**{solver: getattr(plus, solver)})
+    if method.kind == "ranpac":
+        return start._replace(projections=method.projections, ridge=method.ridge)
+    return start._replace(shrinkage=method.shrinkage) if method.kind == "slda" else start
+
+
+def _at(method: MethodSettings, values: Mapping[str, Any]) -> MethodSettings:
+    """The method with these values, where it has them."""
+    if method.kind != "plus":
+        return dataclasses.replace(method, **values)
+    own, parts = _by_section(values)
+    return dataclasses.replace(method, plus=dataclasses.replace(method.plus, **parts), **own)
+
+
+def _by_section(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Values of HCL+ that are its own as a method, and those of its section ``plus``."""
+    names = {field.name for field in dataclasses.fields(PlusSettings)}
+    return (
+        {name: value for name, value in values.items() if name not in names},
+        {name: value for name, value in values.items() if name in names},
+    )
+
+
+def _as_parameters(method: MethodSettings, best: Point, searched: Sequence[str]) -> dict[str, Any]:
+    """What was searched, as it goes below the method's benchmark in the parameter file.
+
+    A section there stands for the method's as a whole, so that ``plus`` also has what else the
+    method sets in it.
+    """
+    chosen = {name: getattr(best, name) for name in searched}
+    if method.kind != "plus":
+        return chosen
+    own, parts = _by_section(chosen)
+    default, now = dataclasses.asdict(PlusSettings()), dataclasses.asdict(method.plus)
+    kept = {name: value for name, value in now.items() if value != default[name]}
+    return {**own, "plus": {**kept, **parts}} if parts else own
 
 
 def _values(
-    name: str, method: MethodSettings, settings: TuneSettings
+    name: str, method: MethodSettings, start: Point, settings: TuneSettings
 ) -> dict[str, tuple[float, ...]]:
     """The values to try of each parameter that the method has, in the order of ``Point``."""
-    if method.is_closed_form:
+    if not start.given:
         raise HCLError(
             f"{name}: there is nothing to tune. A method of kind {method.kind} has none of "
             f"{', '.join(Point._fields)}."
-        )
-    if method.kind == "plus" and method.plus.flow == "never":
-        raise HCLError(
-            f"{name}: there is nothing to tune while plus.flow is never; "
-            f"{', '.join(Point._fields)} are those of a flow that learns."
         )
     if method.kind == "vae" and settings.metric == "overall":
         raise HCLError(
             f"{name}: tune.metric is overall, which is not defined for a method that names no "
             "task. Take metric: average."
         )
-    has = [key for key in Point._fields if key != "alpha" or method.memory == "functional"]
-    values = {key: getattr(settings, key) for key in has if getattr(settings, key)}
+    values = {key: getattr(settings, key) for key in start.given if getattr(settings, key)}
     if not values:
         raise HCLError(
-            f"{name}: there is nothing to try. Give values in tune.{' or tune.'.join(has)}."
+            f"{name}: there is nothing to try. Give values in tune.{' or tune.'.join(start.given)}."
         )
+    for key, choices in values.items():
+        for choice in choices:
+            try:
+                _at(method, {key: choice})
+            except ValueError as error:
+                raise HCLError(f"tune.{error}") from None
     return values
 
 
@@ -258,11 +324,11 @@ def best_of(trials: Sequence[Trial], metric: Metric) -> Trial | None:
 
 def write_tuning(path: str | Path, tuning: Tuning) -> None:
     """Write a row a trial, in the order tried; what is not defined is an empty cell."""
+    has = tuple(tuning.best.point.given)
     rows = []
     for number, trial in enumerate(tuning.trials, start=1):
-        point = ("" if value is None else f"{value:.15g}" for value in trial.point)
+        point = (f"{getattr(trial.point, name):.15g}" for name in has)
         scores = ("" if math.isnan(s) else f"{s:.4f}" for s in (trial.average, trial.overall))
         rows.append([number, *point, *scores, int(trial is tuning.best)])
     with replacing(path) as partial:
-        header = ("trial", *Point._fields, "average", "overall", "chosen")
-        write_csv(partial, header, rows)
+        write_csv(partial, ("trial", *has, "average", "overall", "chosen"), rows)

@@ -19,12 +19,13 @@ from stages.inputs import input_options, read_inputs
 def command(
     params: Path, benchmark: str, method: str, tasks: Path, embeddings: Path, out: Path
 ) -> None:
-    """Pick α, learning rate and weight decay on the validation part.
+    """Pick the parameters that a method has on the validation part.
 
-    Trains with the values of the section `tune` (which may be left out), scores every trial on the
-    validation part of the tasks, and prints the best values as they go into the parameter file.
-    Test samples are not looked at. What is finished or was stopped is kept in `.hcl/runs` and not
-    trained again.
+    α, learning rate and weight decay of a flow; power, projections, ridge or shrinkage of HCL+ and
+    the closed forms. Trains with the values of the section `tune` (which may be left out), scores
+    every trial on the validation part of the tasks, and prints the best values as they go into the
+    parameter file. Test samples are not looked at. What is finished or was stopped is kept in
+    `.hcl/runs` and not trained again.
     """
     from hcl.tuning import TuneSettings, tune, write_tuning
 

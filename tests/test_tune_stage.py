@@ -20,7 +20,7 @@ PARAMS = {
             "training": {"learning_rate": 1e-3},
         }
     },
-    "methods": {"hcl-fr": {"memory": "functional", "alpha": 10}, "slda": {"kind": "slda"}},
+    "methods": {"hcl-fr": {"memory": "functional", "alpha": 10}, "ncm": {"kind": "ncm"}},
 }
 FEW = {**PARAMS, "tune": {"alpha": [1, 100], "learning_rate": [3e-5], "weight_decay": []}}
 EMBEDDINGS, WHOLE = benchmark(blobs_in_64_dimensions(2, 52, 10))
@@ -92,7 +92,7 @@ def refuse(message: str, method: str = "hcl-fr") -> None:
 
 def test_mistakes_are_one_line_and_leave_nothing(project):
     refuse("there is no 'methods.hcl-ft' (did you mean 'hcl-fr'?)", "hcl-ft")
-    refuse("slda: there is nothing to tune", "slda")
+    refuse("ncm: there is nothing to tune", "ncm")
     Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "tune": {"alhpa": [1]}}))
     refuse("tune.alhpa is not a known key (did you mean 'alpha'?)")
     write_project(project, EMBEDDINGS, WHOLE, FEW)

@@ -12,6 +12,7 @@ import pytest
 from hcl.errors import HCLError
 from hcl.flows import FlowSettings
 from hcl.learners import MethodChanges, MethodSettings
+from hcl.plus import PlusSettings
 from hcl.runs import read_run
 from hcl.settings import build, load_yaml
 from hcl.tasks import Part
@@ -39,7 +40,7 @@ CURL = MethodSettings(
 EMBEDDINGS, WHOLE = benchmark(blobs_in_64_dimensions(2, 84, 20))
 TASKS = with_validation(WHOLE, 20)
 START = Point(5.0, 1e-3, 1e-4)
-NONE = TuneSettings(alpha=(), learning_rate=(), weight_decay=())
+NONE = TuneSettings(**dict.fromkeys(Point._fields, ()))
 
 
 def trying(**values: object) -> TuneSettings:
@@ -66,26 +67,26 @@ def recorded(made_up, **options):
 def test_coordinates_are_taken_in_turn_from_the_best_so_far_and_nothing_twice():
     trials, rounds = recorded(lambda p: p.alpha + 1e3 * p.learning_rate - p.weight_decay)
     assert rounds == [
-        [(1, 1e-3, 1e-4), (5, 1e-3, 1e-4)],
-        [(5, 1e-4, 1e-4)],
-        [(5, 1e-3, 1e-2)],
+        [Point(1, 1e-3, 1e-4), Point(5, 1e-3, 1e-4)],
+        [Point(5, 1e-4, 1e-4)],
+        [Point(5, 1e-3, 1e-2)],
     ]
     assert [trial.point for trial in trials] == [point for points in rounds for point in points]
-    assert best_of(trials, "average").point == (5, 1e-3, 1e-4)
+    assert best_of(trials, "average").point == Point(5, 1e-3, 1e-4)
 
 
 def test_a_grid_is_every_combination_at_once():
     trials, rounds = recorded(lambda p: p.weight_decay - p.alpha, search="grid")
     assert len(rounds) == 1
-    assert rounds[0][:3] == [(1, 1e-4, 1e-4), (1, 1e-4, 1e-2), (1, 1e-3, 1e-4)]
+    assert rounds[0][:2] == [Point(1, 1e-4, 1e-4), Point(1, 1e-4, 1e-2)]
     assert len(set(rounds[0])) == 8
-    assert best_of(trials, "average").point == (1, 1e-4, 1e-2)
+    assert best_of(trials, "average").point == Point(1, 1e-4, 1e-2)
 
 
 def test_a_search_goes_on_where_trials_diverge():
     _, rounds = recorded(lambda p: math.nan if p.learning_rate > 1e-4 else p.weight_decay)
     # No alpha is better than another, so that it stays where it was.
-    assert rounds[1:] == [[(5, 1e-4, 1e-4)], [(5, 1e-4, 1e-2)]]
+    assert rounds[1:] == [[Point(5, 1e-4, 1e-4)], [Point(5, 1e-4, 1e-2)]]
 
 
 def test_the_first_of_equals_is_the_best_by_the_metric_asked_for():
@@ -102,13 +103,13 @@ def test_trials_have_the_values_that_they_say_and_keep_no_model(tmp_path):
     for path in tmp_path.glob("*/run.h5"):
         read = read_run(path)
         method = read.settings["method"]
-        used.add(Point(*(method[name] for name in Point._fields)))
+        used.add(Point(method["alpha"], method["learning_rate"], method["weight_decay"]))
         assert read.seed == 3
         assert not (path.parent / "model.safetensors").exists()
     assert used == {trial.point for trial in found.trials}
     first, second, third = (trial.point for trial in found.trials)
-    assert (first, second) == ((1, 1e-3, 1e-4), (100, 1e-3, 1e-4))
-    assert third in ((1, 1e-3, 1e-2), (100, 1e-3, 1e-2))
+    assert (first, second) == (Point(1, 1e-3, 1e-4), Point(100, 1e-3, 1e-4))
+    assert third in (Point(1, 1e-3, 1e-2), Point(100, 1e-3, 1e-2))
     best = found.best.point
     assert found.chosen == {"alpha": best.alpha, "weight_decay": best.weight_decay}
 
@@ -117,9 +118,9 @@ def test_a_search_starts_from_what_the_benchmark_takes(tmp_path):
     changes = MethodChanges(alpha=7, learning_rate=2e-3, weight_decay=0.0)
     method = dataclasses.replace(FR, benchmarks={"blobs": changes})
     found = run(tmp_path, trying(alpha=(1,)), method)
-    assert [trial.point for trial in found.trials] == [(1, 2e-3, 0.0)]
+    assert [trial.point for trial in found.trials] == [Point(1, 2e-3, 0.0)]
     found = run(tmp_path, trying(weight_decay=(1e-2,)), method)
-    assert [trial.point for trial in found.trials] == [(7, 2e-3, 1e-2)]
+    assert [trial.point for trial in found.trials] == [Point(7, 2e-3, 1e-2)]
 
 
 def test_the_validation_part_is_scored_and_the_test_part_is_never_seen(tmp_path):
@@ -191,14 +192,76 @@ def test_a_trial_that_diverges_has_no_scores_and_ends_no_other(tmp_path):
 def test_only_what_a_method_has_is_tried(tmp_path):
     adam = MethodSettings()
     found = run(tmp_path, trying(alpha=(1, 5), weight_decay=(1e-2,)), adam)
-    assert [trial.point for trial in found.trials] == [(None, 1e-3, 1e-2)]
+    assert [trial.point for trial in found.trials] == [Point(None, 1e-3, 1e-2)]
     assert found.chosen == {"weight_decay": 1e-2}
     with pytest.raises(HCLError, match=r"nothing to try.*tune.learning_rate or tune.weight_decay"):
         run(tmp_path, trying(alpha=(1, 5)), adam)
-    with pytest.raises(HCLError, match=r"method: there is nothing to tune.*kind slda"):
-        run(tmp_path, TuneSettings(), MethodSettings(kind="slda"))
-    with pytest.raises(HCLError, match=r"nothing to tune while plus\.flow is never"):
-        run(tmp_path, TuneSettings(), MethodSettings(kind="plus", memory="functional"))
+    with pytest.raises(HCLError, match=r"method: there is nothing to tune.*kind ncm"):
+        run(tmp_path, TuneSettings(), MethodSettings(kind="ncm"))
+
+
+SLDA = MethodSettings(kind="slda", shrinkage=0.05)
+RANPAC = MethodSettings(kind="ranpac", projections=30)
+PLUS = MethodSettings(
+    kind="plus", memory="functional", alpha=50, plus=PlusSettings(projections=20, replay=8)
+)
+
+
+def with_parts(**parts: object) -> MethodSettings:
+    return dataclasses.replace(PLUS, plus=dataclasses.replace(PLUS.plus, **parts))
+
+
+@pytest.mark.parametrize(
+    ("method", "names"),
+    [
+        (SLDA, ["shrinkage"]),
+        (RANPAC, ["projections", "ridge"]),
+        (PLUS, ["power", "projections", "ridge"]),
+        (with_parts(rule="gaussian"), ["power", "projections", "shrinkage"]),
+        (
+            with_parts(flow="first"),
+            ["learning_rate", "weight_decay", "power", "projections", "ridge"],
+        ),
+        (
+            with_parts(flow="all"),
+            ["alpha", "learning_rate", "weight_decay", "power", "projections", "ridge"],
+        ),
+    ],
+)
+def test_what_learns_by_sums_is_tuned_in_what_they_are_solved_with(method, names, tmp_path):
+    changed = {
+        "alpha": (7,),
+        "learning_rate": (2e-3,),
+        "weight_decay": (3e-3,),
+        "power": (0.7,),
+        "projections": (24,),
+        "ridge": (0.3,),
+        "shrinkage": (0.4,),
+    }
+    found = run(tmp_path, trying(search="grid", **changed), method)
+    (trial,) = found.trials
+    assert trial.point.given == {name: changed[name][0] for name in names}
+    (path,) = tmp_path.glob("*/run.h5")
+    settings = read_run(path).settings["method"]
+    trained_with = {**settings, **settings["plus"]} if method.kind == "plus" else settings
+    assert {name: trained_with[name] for name in names} == trial.point.given
+
+
+def test_what_is_chosen_for_hcl_plus_is_its_section_as_a_whole(tmp_path):
+    found = run(tmp_path, trying(ridge=(0.3,)), PLUS)
+    assert found.chosen == {"plus": {"projections": 20, "replay": 8, "ridge": 0.3}}
+    changes = build(MethodChanges, found.chosen, "params.yaml", "m")
+    tuned = dataclasses.replace(PLUS, benchmarks={"blobs": changes}).for_benchmark("blobs")
+    assert tuned.plus == dataclasses.replace(PLUS.plus, ridge=0.3)
+    assert run(tmp_path, trying(ridge=(0.3,)), RANPAC).chosen == {"ridge": 0.3}
+
+
+def test_a_value_that_the_method_refuses_is_refused_before_any_trial(tmp_path):
+    with pytest.raises(HCLError, match=r"^tune\.power: is 2"):
+        run(tmp_path, trying(ridge=(0.1,), power=(0.5, 2)), PLUS)
+    with pytest.raises(HCLError, match=r"^tune\.projections: is 0"):
+        run(tmp_path, trying(projections=(0,)), RANPAC)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_method_that_names_no_task_has_no_overall_accuracy(tmp_path):
@@ -218,14 +281,20 @@ def test_the_file_has_a_row_a_trial_in_the_order_tried(tmp_path):
     trials = [
         Trial(Point(10.0, 3e-5, 1e-4), 0.5, 0.25),
         Trial(Point(10.0, 1.0, 1e-4)),
-        Trial(Point(None, 1e-4, 0.0), 2 / 3, math.nan),
+        Trial(Point(1.0, 1e-4, 0.0), 2 / 3, math.nan),
     ]
-    write_tuning(tmp_path / "new" / "m.csv", Tuning(trials, trials[2], ("learning_rate",)))
+    chosen = {"learning_rate": 1e-4}
+    write_tuning(tmp_path / "new" / "m.csv", Tuning(trials, trials[2], chosen))
     assert (tmp_path / "new" / "m.csv").read_text() == (
         "trial,alpha,learning_rate,weight_decay,average,overall,chosen\n"
         "1,10,3e-05,0.0001,0.5000,0.2500,0\n"
         "2,10,1,0.0001,,,0\n"
-        "3,,0.0001,0,0.6667,,1\n"
+        "3,1,0.0001,0,0.6667,,1\n"
+    )
+    trial = Trial(Point(projections=4000, ridge=0.01), 0.5, 0.25)
+    write_tuning(tmp_path / "m.csv", Tuning([trial], trial, {"ridge": 0.01}))
+    assert (tmp_path / "m.csv").read_text() == (
+        "trial,projections,ridge,average,overall,chosen\n1,4000,0.01,0.5000,0.2500,1\n"
     )
 
 
