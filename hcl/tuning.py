@@ -288,7 +288,7 @@ def _tested_on_validation(task: Task, samples: int | None, generator: np.random.
 
 def search(
     start: Point,
-    values: Mapping[str, Sequence[float]],
+    values: Mapping[str, Sequence[Any]],
     settings: TuneSettings,
     attempt: Callable[[Sequence[Point]], Sequence[Trial]],
 ) -> list[Trial]:
