@@ -1,0 +1,203 @@
+"""What else was tried for HCL: each trial changes one thing, and is scored on the validation part.
+
+Of `hcl-fr`, with the paper's draws or measured ones: L_FR weighted by the number of old tasks;
+replay drawn once for each task and used again; a learning rate that falls within a task; and a
+discriminative term, the cross-entropy of the posterior over all (class, task) pairs on batch and
+replay. Of Bayes' rule on Tukey's root of the embeddings: one covariance for all tasks, or one for
+each, with several shrinkages.
+
+    python benchmarks/trials.py --tasks data/tasks/split-cifar10-single-pass.h5 \
+        --embeddings data/embeddings --samples 3000 --draws measured
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from hcl import training as training_loop
+from hcl.embeddings import Embeddings, read
+from hcl.evaluation import score
+from hcl.flows import FlowSettings
+from hcl.learners import FlowLearner, MethodSettings, Replay
+from hcl.model import Statistics
+from hcl.moments import Moments
+from hcl.plus import tukey
+from hcl.tasks import Benchmark, Part, read_benchmark
+from hcl.training import Job, TrainingSettings, one_thread, train_seed
+from hcl.tuning import TuneSettings, on_validation
+
+POOL = 640  # samples of each old task, drawn when a task begins
+DECAY = 30  # steps in which the learning rate falls by √2
+SHRINKAGES = (0.01, 0.1, 0.3)
+
+
+class WeightByTasks(FlowLearner):
+    """α stands for each old task, not for all of them together."""
+
+    def _objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Statistics, Tensor]:
+        loss, statistics, z = super()._objective(x, y)
+        log_likelihood = statistics.log_px.mean()
+        old = max(1, self.num_tasks - 1)
+        return old * (loss + log_likelihood) - log_likelihood, statistics, z
+
+
+class DrawnOnce(FlowLearner):
+    """Replay comes from a pool that the snapshot draws when a task begins."""
+
+    pool: Replay | None = None
+
+    def _change_to(self, task: int | None) -> None:
+        super()._change_to(task)
+        self.pool = None
+
+    def _draw_replay(self) -> Replay | None:
+        if self.snapshot is None:
+            return None
+        steps = self._old
+        if self.pool is None:
+            self._old = steps.repeat_interleave(POOL // self.batch_size)
+            self.pool = super()._draw_replay()
+            self._old = steps
+        assert self.pool is not None
+        tasks = len(steps) // self.batch_size
+        chosen = torch.randint(POOL, (tasks, self.batch_size), generator=self.generator)
+        chosen = (chosen + POOL * torch.arange(tasks)[:, None]).flatten()
+        return Replay(*(part[chosen] for part in self.pool if part is not None))
+
+
+class FallingRate(FlowLearner):
+    """The learning rate falls as 1/√(1 + n / 30), n steps into a task."""
+
+    step = 0
+
+    def _change_to(self, task: int | None) -> None:
+        super()._change_to(task)
+        self.step = 0
+
+    def _objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Statistics, Tensor]:
+        self.optimiser.learning_rate = 3e-4 / (1 + self.step / DECAY) ** 0.5
+        self.step += 1
+        return super()._objective(x, y)
+
+
+class Discriminative(FlowLearner):
+    """The loss also has the cross-entropy of the (class, task) pair, of batch and replay."""
+
+    def _objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Statistics, Tensor]:
+        replay = self._draw_replay()
+        with patch.object(self, "_draw_replay", lambda: replay):
+            loss, statistics, z = super()._objective(x, y)
+        pairs = y + self.task * self.model.latent.num_classes
+        if replay is not None:
+            x = torch.cat((x, replay.x))
+            pairs = torch.cat((pairs, replay.y + replay.t * self.model.latent.num_classes))
+        latents, _ = self.model.flow(x)
+        scores = -0.5 * torch.cdist(latents, self.model.latent.means.flatten(0, 1)).square()
+        return loss + cross_entropy(scores, pairs), statistics, z
+
+
+LEARNERS: dict[str, type[FlowLearner]] = {
+    "as it is": FlowLearner,
+    "α for each old task": WeightByTasks,
+    f"replay drawn once a task, {POOL} samples of each": DrawnOnce,
+    f"learning rate 3e-4 / √(1 + n/{DECAY})": FallingRate,
+    "and the cross-entropy of pairs": Discriminative,
+}
+
+
+def learned(
+    benchmark: Benchmark, embeddings: dict[str, Embeddings], method: MethodSettings
+) -> None:
+    """Average and overall accuracy of each learner."""
+    for name, learner in LEARNERS.items():
+        job = Job(benchmark, embeddings, name, method, FlowSettings(), TrainingSettings(), seed=0)
+        with one_thread(), patch.object(training_loop, "FlowLearner", learner):
+            run, _ = train_seed(job)
+        scores = score(run, benchmark)
+        print_row(name, scores.average_accuracy, scores.overall_accuracy)
+
+
+def by_covariance(benchmark: Benchmark, embeddings: dict[str, Embeddings]) -> None:
+    """Bayes' rule with a mean for each pair: one Σ for all tasks, or one for each."""
+    classes = max(int(task.train.y.max()) for task in benchmark.tasks) + 1
+    size = embeddings[benchmark.tasks[0].dataset].x.shape[1]
+    whole, each = Moments(size, torch.device("cpu")), []
+    for number, task in enumerate(benchmark.tasks):
+        x, y = samples(embeddings[task.dataset], task.train)
+        each.append(Moments(size, torch.device("cpu")))
+        for moments, first in ((whole, number * classes), (each[-1], 0)):
+            moments.add_classes(classes)
+            moments.add(x, y + first)
+    for shrinkage in SHRINKAGES:
+        rules = {"one Σ": [whole], "a Σ for each task": each}
+        for name, parts in rules.items():
+            gaussians = [gaussian(m.means(), m.covariance(shrinkage)) for m in parts]
+            right_class, right_pair, total = [], 0, 0
+            for number, task in enumerate(benchmark.tasks):
+                x, y = samples(embeddings[task.dataset], task.test)
+                log_p = torch.cat([log_density(x) for log_density in gaussians], 1)
+                by_class = log_p.unflatten(1, (-1, classes)).logsumexp(1).argmax(1)
+                right_class.append(float((by_class == y).double().mean()))
+                right_pair += int((log_p.argmax(1) == y + number * classes).sum())
+                total += len(y)
+            average = sum(right_class) / len(right_class)
+            print_row(f"{name}, shrunk by {shrinkage:g}", average, right_pair / total)
+
+
+def samples(embeddings: Embeddings, part: Part) -> tuple[Tensor, Tensor]:
+    x = torch.from_numpy(embeddings.x[part.rows])
+    return tukey(x, 0.5), torch.from_numpy(part.y).long()
+
+
+def gaussian(means: Tensor, covariance: Tensor) -> Callable[[Tensor], Tensor]:
+    """log N(x; m_c, Σ) of samples and means, (n, C), up to a constant."""
+    factor = torch.linalg.cholesky(covariance)
+    log_det = factor.diagonal().log().sum()
+    centres = torch.linalg.solve_triangular(factor, means.T, upper=False).T
+
+    def log_p(x: Tensor) -> Tensor:
+        z = torch.linalg.solve_triangular(factor, x.double().T, upper=False).T
+        return -0.5 * torch.cdist(z, centres).square() - log_det
+
+    return log_p
+
+
+def print_row(name: str, average: float, overall: float) -> None:
+    print(f"| {name} | {100 * average:.1f} | {100 * overall:.1f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", type=Path, required=True)
+    parser.add_argument("--embeddings", type=Path, required=True)
+    parser.add_argument("--samples", type=int, help="of each task; all where it is not given")
+    parser.add_argument("--alpha", type=float, default=5.0)
+    parser.add_argument("--draws", nargs="*", choices=("prior", "measured"), default=["measured"])
+    options = parser.parse_args()
+    benchmark = read_benchmark(options.tasks)
+    names = {task.dataset for task in benchmark.tasks}
+    embeddings = {name: read(options.embeddings / f"{name}.h5") for name in names}
+    benchmark = on_validation(benchmark, TuneSettings(samples_per_task=options.samples))
+    for draws in options.draws:
+        print(f"| `hcl-fr`, {draws} draws, α {options.alpha:g} | average | overall |")
+        print("| --- | --- | --- |")
+        learned(
+            benchmark,
+            embeddings,
+            MethodSettings(memory="functional", alpha=options.alpha, draws=draws),
+        )
+    print("| Bayes' rule | average | overall |\n| --- | --- | --- |")
+    by_covariance(benchmark, embeddings)
+
+
+if __name__ == "__main__":
+    main()
