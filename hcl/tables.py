@@ -86,7 +86,7 @@ def headline(results: Sequence[Result]) -> Table:
             cells.append(
                 Cell(
                     mean,
-                    std,
+                    _spread(result, std),
                     paper=printed.mean[metric] if printed else None,
                     paper_std=printed.std[metric] if printed else None,
                 )
@@ -116,11 +116,20 @@ def by_task(results: Sequence[Result]) -> Table:
         for i in range(tasks):
             value = result.summary["task_accuracy"][str(i + 1)]
             cells.append(
-                Cell(value["mean"], value["std"], paper=there[i] if i < len(there) else None)
+                Cell(
+                    value["mean"],
+                    _spread(result, value["std"]),
+                    paper=there[i] if i < len(there) else None,
+                )
             )
         rows.append(Row(result.method, result.label, result.task_agnostic, tuple(cells)))
     columns = tuple(f"task {i + 1}" for i in range(tasks))
     return _with_best(Table(results[0].benchmark, columns, tuple(rows), paper))
+
+
+def _spread(result: Result, std: float | None) -> float | None:
+    """The standard deviation over seeds; one seed has none, not 0."""
+    return std if result.summary["seeds"] > 1 else None
 
 
 def paper_table(result: Result) -> PaperTable | None:
