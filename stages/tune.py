@@ -8,7 +8,7 @@ import click
 import yaml
 
 from hcl.errors import HCLError
-from hcl.settings import build, load_yaml
+from hcl.settings import build, did_you_mean, load_yaml, section
 from stages import options
 from stages.inputs import input_options, read_inputs
 
@@ -31,7 +31,11 @@ def command(
 
     if out.is_dir():
         raise HCLError(f"{out}: is a folder; --out names the file to write.")
-    settings = build(TuneSettings, load_yaml(params).get("tune", {}), params, "tune")
+    values = load_yaml(params)
+    if "tune" in values or did_you_mean("tune", list(values)):  # a slip of the pen is no section left out
+        settings = build(TuneSettings, section(values, "tune", params), params, "tune")
+    else:
+        settings = TuneSettings()
     found = tune(*read_inputs(params, benchmark, method, tasks, embeddings), settings)
     write_tuning(out, found)
     changes = {"methods": {method: {"benchmarks": {benchmark: found.chosen}}}}
