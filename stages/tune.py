@@ -32,7 +32,7 @@ def command(
     if out.is_dir():
         raise HCLError(f"{out}: is a folder; --out names the file to write.")
     values = load_yaml(params)
-    if "tune" in values or did_you_mean("tune", list(values)):  # a slip of the pen is no section left out
+    if "tune" in values or did_you_mean("tune", list(values)):  # a slip is no section left out
         settings = build(TuneSettings, section(values, "tune", params), params, "tune")
     else:
         settings = TuneSettings()
