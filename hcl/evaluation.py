@@ -126,6 +126,7 @@ def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
             "delay": _summary([c.delay for c in changes if not math.isnan(c.delay)]),
             "recurring": changes[0].recurring,
             "recurring_named": _summary([c.recurring_named for c in changes]),
+            "misnamed": _summary([c.misnamed for c in changes]),
         }
     return summary
 
@@ -143,6 +144,8 @@ def in_words(summary: Mapping[str, Any]) -> str:
         changes = summary["changes"]
         found, false = changes["found"]["mean"], changes["false"]["mean"]
         said.append(f"{found:.3g} of {changes['true']} changes found, {false:.3g} false")
+        if changes["misnamed"]["mean"]:
+            said.append(f"{changes['misnamed']['mean']:.3g} taken for another task")
     return f"{', '.join(said)} ({seeds} {'seed' if seeds == 1 else 'seeds'})"
 
 

@@ -129,6 +129,7 @@ class Changes:
     delay: float  # batches from the first of a new segment to the verdict, mean over those found
     recurring: int  # true changes to a task that had been shown before
     recurring_named: int  # of these, how many were found and given the right old task
+    misnamed: int  # changes found, but to the wrong task: a new one taken for an old, or the like
 
 
 def score_changes(
@@ -153,7 +154,7 @@ def score_changes(
     """
     said = np.flatnonzero(verdict != 0)
     delays: list[int] = []
-    true = recurring = recurring_named = 0
+    true = recurring = recurring_named = misnamed = 0
     for j in range(1, len(stream)):
         if stream[j] == stream[j - 1]:
             continue
@@ -166,7 +167,9 @@ def score_changes(
         at = inside[0]
         delays.append(int(at - np.flatnonzero(segment == j)[0]))
         named = stream[added_in[learner_task[at]]]
-        recurring_named += bool(recurs and verdict[at] == 2 and named == stream[j])
+        came_back = bool(verdict[at] == 2 and named == stream[j])
+        recurring_named += recurs and came_back
+        misnamed += not came_back if recurs else verdict[at] == 2
     return Changes(
         true=true,
         found=len(delays),
@@ -175,6 +178,7 @@ def score_changes(
         delay=float(np.mean(delays)) if delays else float("nan"),
         recurring=recurring,
         recurring_named=recurring_named,
+        misnamed=int(misnamed),
     )
 
 

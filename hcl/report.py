@@ -362,12 +362,10 @@ def _heat_maps(results: Sequence[Result], folder: Path) -> str:
 
 
 def _changes_html(results: Sequence[Result]) -> str:
+    counted = ("true", "found", "missed", "false", "misnamed", "recurring", "recurring_named")
     rows = []
     for result in results:
-        total = {
-            key: sum(int(row[f"changes_{key}"]) for row in result.by_seed)
-            for key in ("true", "found", "missed", "false", "recurring", "recurring_named")
-        }
+        total = {key: sum(int(row[f"changes_{key}"]) for row in result.by_seed) for key in counted}
         delay = result.summary["changes"]["delay"]
         recurring = f"{total['recurring_named']} of {total['recurring']}"
         rows.append(
@@ -376,14 +374,16 @@ def _changes_html(results: Sequence[Result]) -> str:
                 f"{total['found']} of {total['true']}",
                 str(total["missed"]),
                 str(total["false"]),
+                str(total["misnamed"]),
                 tables.mean_std(delay["mean"], delay["std"]),
                 recurring if total["recurring"] else tables.DASH,
             ]
         )
     seeds = len(results[0].about["seeds"])
     return simple_table(
-        f"Changes of task, summed over {_count(seeds, 'seed')}; delay in batches.",
-        ["method", "found", "missed", "false", "delay", "recurring named"],
+        f"Changes of task, summed over {_count(seeds, 'seed')}; delay in batches. Misnamed: found, "
+        "but taken for another task.",
+        ["method", "found", "missed", "false", "misnamed", "delay", "recurring named"],
         rows,
     )
 

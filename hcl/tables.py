@@ -47,10 +47,14 @@ class Changes:
     true: int
     found: float
     false: float
+    misnamed: float  # of those found, the ones taken for another task
 
     def __str__(self) -> str:
-        found, false = (f"{round(value, 2):g}" for value in (self.found, self.false))
-        return f"{found}/{self.true}, {false} false"
+        found, false, misnamed = (
+            f"{round(value, 2):g}" for value in (self.found, self.false, self.misnamed)
+        )
+        wrong = f", {misnamed} misnamed" if self.misnamed else ""
+        return f"{found}/{self.true}, {false} false{wrong}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ def _changes(result: Result) -> Changes | None:
     counts = result.summary.get("changes")
     if counts is None:
         return None
-    return Changes(counts["true"], counts["found"]["mean"], counts["false"]["mean"])
+    means = (counts[name]["mean"] for name in ("found", "false", "misnamed"))
+    return Changes(counts["true"], *means)
 
 
 def by_task(results: Sequence[Result]) -> Table:

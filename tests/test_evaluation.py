@@ -199,3 +199,14 @@ def test_a_summary_in_words_leaves_out_what_there_is_not() -> None:
     summary = evaluation.summarise([evaluation.score(blind, benchmark)])
     words = evaluation.in_words(summary)
     assert words == "average accuracy 100.00 %, forgetting 0.00 % (1 seed)"
+
+
+def test_a_summary_in_words_says_what_was_taken_for_another_task() -> None:
+    benchmark = make_benchmark(order=(0, 1, 2))
+    said = {BATCHES: 1, 2 * BATCHES: 2}  # the third task is new
+    summary = evaluation.summarise(
+        [evaluation.score(make_run(benchmark, verdicts=said), benchmark)]
+    )
+    assert "2 of 2 changes found, 0 false, 1 taken for another task (1 seed)" in (
+        evaluation.in_words(summary)
+    )

@@ -137,8 +137,21 @@ def test_changes_found_late_missed_and_false() -> None:
     segment, verdict, learner = _trace({2: 1, 5: 1, 7: 1, 13: 1}, learner=[0, 2, 4, 4])
     changes = metrics.score_changes(segment, verdict, learner, [0, 0, 1, 1, 2], [0, 1, 2, 3])
     assert changes == metrics.Changes(
-        true=3, found=2, missed=1, false=2, delay=1.5, recurring=0, recurring_named=0
+        true=3,
+        found=2,
+        missed=1,
+        false=2,
+        delay=1.5,
+        recurring=0,
+        recurring_named=0,
+        misnamed=0,
     )
+
+
+def test_a_new_task_that_is_taken_for_an_old_one_is_misnamed() -> None:
+    segment, verdict, learner = _trace({5: 1, 10: 2, 15: 1}, learner=[0, 1, 0, 2])
+    changes = metrics.score_changes(segment, verdict, learner, [0, 1, 3], [0, 1, 2, 3])
+    assert (changes.found, changes.false, changes.misnamed) == (3, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +164,7 @@ def test_recurring_task_named_rightly(said: int, answered: int, named: int) -> N
     changes = metrics.score_changes(segment, verdict, learner, [0, 1, 2], [0, 1, 0])
     assert (changes.true, changes.found, changes.delay) == (2, 2, 0.5)
     assert (changes.recurring, changes.recurring_named) == (1, named)
+    assert changes.misnamed == 1 - named
 
 
 def test_recurring_task_may_go_by_any_of_its_clusters() -> None:

@@ -129,8 +129,9 @@ def test_the_trace_of_hcl_plus_is_that_of_its_own_test(tmp_path: Path) -> None:
 
 
 def test_changes_are_means_over_seeds() -> None:
-    assert str(tables.Changes(4, 11 / 3, 1 / 3)) == "3.67/4, 0.33 false"
-    assert str(tables.Changes(12, 12.0, 0.0)) == "12/12, 0 false"
+    assert str(tables.Changes(4, 11 / 3, 1 / 3, 0.0)) == "3.67/4, 0.33 false"
+    assert str(tables.Changes(12, 12.0, 0.0, 0.0)) == "12/12, 0 false"
+    assert str(tables.Changes(4, 4.0, 0.0, 0.5)) == "4/4, 0 false, 0.5 misnamed"
 
 
 def test_the_paper_stands_beside_the_same_benchmark(tmp_path: Path) -> None:
@@ -236,10 +237,10 @@ def test_page_shows_every_part(built: Path) -> None:
     assert "12" * 32 in text  # the digest of the weights
     assert "method.detection.threshold" in text
     # Over two seeds: 4 of 4 changes; batch 30 after batch 27 in the same segment is false.
-    found = re.search(r"HCL-FR \(TA\)</th>(?:<td>[^<]*</td>){5}</tr>", text)
+    found = re.search(r"HCL-FR \(TA\)</th>(?:<td>[^<]*</td>){6}</tr>", text)
     assert found
     cells = re.findall(r"<td>([^<]*)</td>", found[0])
-    assert cells == ["4 of 4", "0", "2", "1.50 ± 0.00", "–"]
+    assert cells == ["4 of 4", "0", "2", "0", "1.50 ± 0.00", "–"]
     assert "changes at batches 13, 25, found at 13, 28, false at 31." in text
     assert "−77.70" in text
 
