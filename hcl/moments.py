@@ -15,13 +15,22 @@ import torch
 from torch import Tensor
 
 BLOCK = 256  # samples that wait until G is updated: one larger product is faster than eight
+ROUNDING = 2e-7  # of sums in single precision, relative
 
 
 def _within(gram: Tensor, means: Tensor, counts: Tensor, shrinkage: float) -> Tensor:
-    """(1 − ε) Σ + ε v I from the sums, with v the mean variance of a feature."""
-    within = (gram - (means.T * counts) @ means) / counts.sum()
+    """(1 − ε) Σ + ε v I from the sums, with v the mean variance of a feature.
+
+    Sums in single precision know Σ only up to their own rounding, which can make it indefinite
+    where means are large beside deviations, or where a class has few samples. So what is added to
+    the diagonal is at least that rounding, ``ROUNDING`` times the largest eigenvalue that G may
+    have.
+    """
+    count = counts.sum()
+    within = (gram - (means.T * counts) @ means) / count
     variance = within.diagonal().mean().clamp(min=1e-12)
-    within.mul_(1 - shrinkage).diagonal().add_(shrinkage * variance)
+    added = torch.maximum(shrinkage * variance, ROUNDING * gram.trace() / count)
+    within.mul_(1 - shrinkage).diagonal().add_(added)
     return within
 
 
