@@ -11,8 +11,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import pairwise
-from numbers import Integral
-from typing import Any, Literal, NamedTuple, Self
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -136,6 +137,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     def _start(self, X: NDArray[np.float32], classes: NDArray) -> np.random.RandomState:
         """A learner that knows nothing, with its scaling fitted on the first samples."""
+        self._check_parameters()
         random = check_random_state(self.random_state)
         self.classes_ = classes
         self.task_changes_: list[TaskChange] = []
@@ -147,6 +149,13 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         flow.set_scaling(*scaling_of(first, self.scaling))
         self._scorer = []
         return random
+
+    def _check_parameters(self) -> None:
+        """Refuse a parameter that is not of its type; the settings refuse values out of range."""
+        for name, hint in get_type_hints(type(self).__init__).items():
+            value = getattr(self, name, None)
+            if name not in ("random_state", "return") and not _fits(value, hint):
+                raise ValueError(f"{name}: is {value!r}; expected {_in_words(hint)}.")
 
     def _observe(self, X: NDArray[np.float32], labels: NDArray[np.int64], watch: bool) -> None:
         device = self._learner.generator.device
@@ -401,7 +410,8 @@ class HCLPlusClassifier(_StreamClassifier):
         task_: the current one.
         n_batches_: batches seen so far.
         task_changes_: every change noticed, a list of ``TaskChange(batch, verdict, task)``; the
-            batch is the one at which the test was sure, the new task's ``gather``-th or a later.
+            batch is the one at which the test was sure: as a rule the new task's ``gather``-th or
+            a later, one earlier where there was some evidence before.
     """
 
     def __init__(
@@ -495,6 +505,30 @@ class HCLPlusClassifier(_StreamClassifier):
             weight_decay=0.0,
             generator=generator,
         )
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return isinstance(value, str) and value in inner
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Iterable:
+        is_list = isinstance(value, Iterable) and not isinstance(value, str)
+        return is_list and all(_fits(item, inner[0]) for item in value)
+    return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+
+
+def _in_words(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        choices = ", ".join(map(repr, inner))
+        return choices if len(inner) == 1 else f"one of {choices}"
+    if origin in (Union, UnionType):
+        return " or ".join(map(_in_words, inner))
+    if origin is Iterable:
+        return f"a list, each entry {_in_words(inner[0])}"
+    return "a whole number" if hint is int else "a number"
 
 
 def _generator(random: np.random.RandomState, device: torch.device) -> torch.Generator:

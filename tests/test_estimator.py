@@ -210,3 +210,50 @@ def test_the_stream_of_hcl_plus_goes_on_from_fit():
     assert [(change.verdict, change.task) for change in made.task_changes_] == [("new", 1)]
     with pytest.raises(ValueError, match="power"):
         clone(PLUS).set_params(power=2.0).fit(*shown[0])
+
+
+@pytest.mark.parametrize(
+    ("classifier", "message"),
+    [
+        (
+            HCLClassifier(draws="mesured"),
+            "draws: is 'mesured'; expected one of 'prior', 'measured'",
+        ),
+        (HCLClassifier(scaling="standrd"), "scaling: is 'standrd'; expected one of 'global', "),
+        (HCLClassifier(statistics="log_px"), "statistics: is 'log_px'; expected a list, each"),
+        (
+            HCLClassifier(statistics=["log_py"]),
+            "statistics: is .*; expected a list, each entry one",
+        ),
+        (HCLClassifier(alpha="x"), "alpha: is 'x'; expected a number"),
+        (HCLClassifier(learning_rate=None), "learning_rate: is None; expected a number"),
+        (HCLClassifier(mean_scale="car"), "mean_scale: is 'car'; expected a number or 'auto'"),
+        (HCLClassifier(device="gpu"), "device: is 'gpu'; expected one of"),
+        (HCLPlusClassifier(rule="Ridge"), "rule: is 'Ridge'; expected one of 'ridge', 'gaussian'"),
+        (HCLPlusClassifier(projections=10.5), "projections: is 10.5; expected a whole number"),
+        (HCLPlusClassifier(ridge=True), "ridge: is True; expected a number"),
+    ],
+)
+def test_a_parameter_that_is_not_of_its_type_is_refused_by_name(classifier, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        classifier.fit(np.eye(4), [0, 1, 0, 1])
+
+
+def test_numbers_of_numpy_are_numbers():
+    classifier = HCLPlusClassifier(projections=np.int64(5), ridge=np.float32(0.1))
+    assert classifier.fit(np.eye(4), [0, 1, 0, 1]).predict(np.eye(4)).tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("rule", ["ridge", "gaussian"])
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+@pytest.mark.parametrize(("size", "apart"), [(16, 5), (16, 50), (2, 1000)])
+def test_hcl_plus_learns_from_few_samples_a_call(size, apart, at_once, rule):
+    # The first call, which the scaling is fitted on, tells next to nothing of it.
+    random = np.random.default_rng(0)
+    y = random.integers(2, size=120)
+    X = random.normal(size=(120, size)) + apart * (1 + y[:, None])
+    classifier = HCLPlusClassifier(projections=200, rule=rule, random_state=0)
+    for start in range(0, len(X), at_once):
+        part = slice(start, start + at_once)
+        classifier.partial_fit(X[part], y[part], classes=[0, 1])
+    assert (classifier.predict(X) == y).mean() > 0.85
