@@ -29,7 +29,7 @@ from hcl.errors import HCLError
 from hcl.evaluation import score, write_csv
 from hcl.files import replacing
 from hcl.flows import FlowSettings
-from hcl.learners import MethodSettings
+from hcl.learners import MethodChanges, MethodSettings
 from hcl.plus import PlusSettings
 from hcl.runs import read_run
 from hcl.streams import check_sources
@@ -120,8 +120,8 @@ class Trial(NamedTuple):
 class Tuning(NamedTuple):
     """Every trial in the order tried, the best of them, and its values as a method takes them.
 
-    ``chosen`` has what was searched, in the shape that it has in the parameter file: below
-    ``methods.<method>.benchmarks.<benchmark>``.
+    ``chosen`` is the entry ``methods.<method>.benchmarks.<benchmark>`` of the parameter file, with
+    the best values of what was searched.
     """
 
     trials: list[Trial]
@@ -154,6 +154,7 @@ def tune(
         settings: what is tried.
         kept: the store.
     """
+    before = method.benchmarks.get(benchmark.name, MethodChanges())
     method = method.for_benchmark(benchmark.name)
     start = _start(method, training)
     values = _values(name, method, start, settings)
@@ -182,7 +183,8 @@ def tune(
             "not finite. Add lower values to tune.learning_rate, or see with `hcl train` where "
             "the loss breaks."
         )
-    return Tuning(trials, best, _as_parameters(method, best.point, tuple(values)))
+    found = {key: getattr(best.point, key) for key in values}
+    return Tuning(trials, best, _as_parameters(method, before, found))
 
 
 def _start(method: MethodSettings, training: TrainingSettings) -> Point:
@@ -222,19 +224,29 @@ def _by_section(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
     )
 
 
-def _as_parameters(method: MethodSettings, best: Point, searched: Sequence[str]) -> dict[str, Any]:
-    """What was searched, as it goes below the method's benchmark in the parameter file.
+def _as_parameters(
+    method: MethodSettings, before: MethodChanges, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What stands below the method's benchmark in the parameter file, with ``values`` in it.
 
     A section there stands for the method's as a whole, so that ``plus`` also has what else the
     method sets in it.
     """
-    chosen = {name: getattr(best, name) for name in searched}
+    entry = {
+        field.name: _changed(value) if dataclasses.is_dataclass(value) else value
+        for field in dataclasses.fields(before)
+        if (value := getattr(before, field.name)) is not None
+    }
     if method.kind != "plus":
-        return chosen
-    own, parts = _by_section(chosen)
-    default, now = dataclasses.asdict(PlusSettings()), dataclasses.asdict(method.plus)
-    kept = {name: value for name, value in now.items() if value != default[name]}
-    return {**own, "plus": {**kept, **parts}} if parts else own
+        return {**entry, **values}
+    own, parts = _by_section(values)
+    return {**entry, **own, "plus": {**_changed(method.plus), **parts}}
+
+
+def _changed(section: Any) -> dict[str, Any]:
+    """What a section has that is not its default."""
+    default, now = dataclasses.asdict(type(section)()), dataclasses.asdict(section)
+    return {name: value for name, value in now.items() if value != default[name]}
 
 
 def _values(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hcl.detection import DetectionSettings
 from hcl.errors import HCLError
 from hcl.flows import FlowSettings
 from hcl.learners import MethodChanges, MethodSettings
@@ -254,6 +255,17 @@ def test_what_is_chosen_for_hcl_plus_is_its_section_as_a_whole(tmp_path):
     tuned = dataclasses.replace(PLUS, benchmarks={"blobs": changes}).for_benchmark("blobs")
     assert tuned.plus == dataclasses.replace(PLUS.plus, ridge=0.3)
     assert run(tmp_path, trying(ridge=(0.3,)), RANPAC).chosen == {"ridge": 0.3}
+
+
+def test_what_the_benchmark_had_stays_in_what_is_chosen(tmp_path):
+    changes = MethodChanges(projections=25)
+    method = dataclasses.replace(RANPAC, benchmarks={"blobs": changes})
+    found = run(tmp_path, trying(ridge=(0.3,)), method)
+    assert found.chosen == {"projections": 25, "ridge": 0.3}
+    changes = MethodChanges(alpha=7, detection=DetectionSettings(threshold=8.0))
+    method = dataclasses.replace(FR, tasks="detected", benchmarks={"blobs": changes})
+    found = run(tmp_path, trying(weight_decay=(1e-2,)), method)
+    assert found.chosen == {"alpha": 7, "detection": {"threshold": 8.0}, "weight_decay": 1e-2}
 
 
 def test_a_value_that_the_method_refuses_is_refused_before_any_trial(tmp_path):
