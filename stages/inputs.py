@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from hcl.errors import HCLError
-from hcl.settings import build, load_yaml, section
+from hcl.settings import build, did_you_mean, load_yaml, section
 from stages import options
 
 if TYPE_CHECKING:
@@ -69,6 +69,15 @@ def read_inputs(params: Path, benchmark: str, method: str, tasks: Path, embeddin
     )
     of_method = section(values, f"methods.{method}", params)
     settings = build(MethodSettings, of_method, params, f"methods.{method}")
+    for name in sorted(settings.benchmarks.keys() - values["benchmarks"].keys()):
+        hint = did_you_mean(name, list(values["benchmarks"]))
+        click.echo(
+            f"Note: {params}: methods.{method}.benchmarks.{name}: there is no benchmark of that "
+            f"name{hint}; it is not used.",
+            err=True,
+        )
+    if embeddings.is_file():
+        raise HCLError(f"{embeddings}: is a file; --embeddings names the folder that it is in.")
     stream = read_benchmark(tasks)
     if stream.name != benchmark:
         raise HCLError(f"{tasks}: holds the tasks of {stream.name}, expected {benchmark}.")

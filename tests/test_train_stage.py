@@ -93,12 +93,24 @@ def test_mistakes_are_one_line_and_leave_nothing(project):
     refuse("methods.adam.memory is 'endless'")
 
 
+def test_changes_for_a_benchmark_that_is_not_there_are_noted(project):
+    slda = {"kind": "slda", "benchmarks": {"blob": {"shrinkage": 0.5}}}
+    Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "methods": {"slda": slda}}))
+    result = run("slda")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "Note: params.yaml: methods.slda.benchmarks.blob: there is no benchmark of that name "
+        "(did you mean 'blobs'?); it is not used.\n"
+    )
+
+
 def test_inputs_that_do_not_belong_together_are_refused(project):
     _, tasks = benchmark(blobs_in_64_dimensions(2, 64, 10), name="others")
     write_benchmark("tasks.h5", tasks)
     refuse("holds the tasks of others, expected blobs")
     write_benchmark("tasks.h5", dataclasses.replace(tasks, name="blobs"))
     refuse("Rerun split")
+    refuse("--embeddings names the folder", "adam", "--embeddings", "embeddings/blobs.h5")
     Path("embeddings/blobs.h5").unlink()
     refuse("no such embedding file")
     Path("tasks.h5").unlink()
