@@ -79,8 +79,12 @@ class TuneSettings:
                 raise ValueError(f"{name}: a value stands twice in {list(values)}.")
             if any(value < 0 for value in values):
                 raise ValueError(f"{name}: is {list(values)}; expected numbers of 0 or more.")
-        if 0 in self.learning_rate:
-            raise ValueError("learning_rate: holds 0; expected numbers above 0.")
+        for name in ("learning_rate", "ridge", "power", "shrinkage"):
+            top = 1 if name in ("power", "shrinkage") else math.inf
+            for value in getattr(self, name):
+                if not 0 < value <= top:
+                    up_to = ", up to 1" if top == 1 else ""
+                    raise ValueError(f"{name}: holds {value:g}; expected numbers above 0{up_to}.")
         if self.seed < 0:
             raise ValueError(f"seed: is {self.seed}; expected 0 or more.")
         if self.samples_per_task is not None and self.samples_per_task < 1:
