@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from hcl.paper import METRICS, PaperResult, PaperTable, find_paper_table
 from hcl.results import Result
@@ -64,6 +64,7 @@ class Row:
     method: str
     label: str
     task_agnostic: bool
+    seeds: int
     cells: tuple[Cell, ...]
     changes: Changes | None = None
 
@@ -95,10 +96,13 @@ def headline(results: Sequence[Result]) -> Table:
                     paper_std=printed.std[metric] if printed else None,
                 )
             )
-        rows.append(
-            Row(result.method, result.label, result.task_agnostic, tuple(cells), _changes(result))
-        )
+        rows.append(_row(result, cells, _changes(result)))
     return _with_best(Table(results[0].benchmark, METRICS, tuple(rows), paper))
+
+
+def _row(result: Result, cells: Sequence[Cell], changes: Changes | None = None) -> Row:
+    seeds = result.summary["seeds"]
+    return Row(result.method, result.label, result.task_agnostic, seeds, tuple(cells), changes)
 
 
 def _changes(result: Result) -> Changes | None:
@@ -127,7 +131,7 @@ def by_task(results: Sequence[Result]) -> Table:
                     paper=there[i] if i < len(there) else None,
                 )
             )
-        rows.append(Row(result.method, result.label, result.task_agnostic, tuple(cells)))
+        rows.append(_row(result, cells))
     columns = tuple(f"task {i + 1}" for i in range(tasks))
     return _with_best(Table(results[0].benchmark, columns, tuple(rows), paper))
 
@@ -290,10 +294,13 @@ def _escape(text: str) -> str:
 
 
 def tidy_csv(tables: Sequence[Table]) -> str:
-    """All of them, one number a line: benchmark, method, metric, ours, the paper's, the gap."""
+    """All of them, one number a line: benchmark, method, metric, ours, the paper's, the gap.
+
+    Changes of task follow the metrics of a method that seeks them: counts, means over seeds.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    ours = ("benchmark", "method", "metric", "mean", "std", "best")
+    ours = ("benchmark", "method", "seeds", "metric", "mean", "std", "best")
     writer.writerow((*ours, "paper_mean", "paper_std", "gap", "paper_source"))
     for table in tables:
         for row in table.rows:
@@ -301,6 +308,9 @@ def tidy_csv(tables: Sequence[Table]) -> str:
                 values = (cell.mean, cell.std, cell.paper, cell.paper_std, cell.gap)
                 mean, std, paper, paper_std, gap = ("" if v is None else f"{v:.4f}" for v in values)
                 source = table.paper.source if table.paper and cell.paper is not None else ""
-                names = (table.benchmark, row.method, column.replace(" ", "_"))
+                names = (table.benchmark, row.method, row.seeds, column.replace(" ", "_"))
                 writer.writerow((*names, mean, std, int(cell.best), paper, paper_std, gap, source))
+            for name, count in asdict(row.changes).items() if row.changes else ():
+                names = (table.benchmark, row.method, row.seeds, f"changes_{name}")
+                writer.writerow((*names, f"{count:.4f}", *[""] * 6))
     return text.getvalue()

@@ -80,7 +80,15 @@ def test_markdown_table(built: Path) -> None:
 def test_tidy_csv_has_every_number(built: Path) -> None:
     with open(built / "tables.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == len(ANSWERS) * (3 + 3)  # three metrics, three tasks
+    changes = {r["metric"]: r["mean"] for r in rows if r["metric"].startswith("changes_")}
+    assert changes == {
+        "changes_true": "2.0000",
+        "changes_found": "2.0000",
+        "changes_false": "1.0000",
+        "changes_misnamed": "0.0000",
+    }
+    assert {r["seeds"] for r in rows} == {"2"}
+    assert len(rows) == len(ANSWERS) * (3 + 3) + len(changes)  # three metrics, three tasks
     (row,) = [r for r in rows if r["method"] == "adam" and r["metric"] == "task_1"]
     # Seed 0 and seed 1 both miss the whole of task 1; of task 2, seed 0 alone.
     assert (row["mean"], row["std"], row["paper_mean"]) == ("0.0000", "0.0000", "")
