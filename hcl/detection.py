@@ -54,12 +54,16 @@ class DetectionSettings:
         window: l, batches that a window holds.
         threshold: λ, half the width of the typical set in standard deviations.
         minimum: batches that a window must hold before it is used.
+        trim: samples left out of S at either end, the least and the most likely of a batch, past
+            the paper: one strange sample can outweigh all others in a sum. A batch that would have
+            none left is summed whole.
     """
 
     statistics: tuple[Statistic, ...] = ("log_px",)
     window: int = 100
     threshold: float = 5.0
     minimum: int = 10
+    trim: int = 0
 
     def __post_init__(self) -> None:
         if not self.statistics or len(set(self.statistics)) != len(self.statistics):
@@ -75,6 +79,8 @@ class DetectionSettings:
             )
         if not self.threshold > 0:
             raise ValueError(f"threshold: is {self.threshold}; expected a number above 0.")
+        if self.trim < 0:
+            raise ValueError(f"trim: is {self.trim}; expected 0 or more.")
 
 
 class TypicalSet(NamedTuple):

@@ -228,6 +228,7 @@ class HCLClassifier(_StreamClassifier):
         window: l, batches that the typical set is taken over.
         threshold: λ, its half width in standard deviations.
         minimum: batches before a new task is watched.
+        trim: samples of a batch left out of the statistics at either end, against single outliers.
         device: ``cpu``, ``cuda``, or ``auto``.
         random_state: seed of weights, means, replay and order.
 
@@ -259,6 +260,7 @@ class HCLClassifier(_StreamClassifier):
         window: int = 100,
         threshold: float = 5.0,
         minimum: int = 10,
+        trim: int = 0,
         device: Literal["auto", "cpu", "cuda"] = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -278,6 +280,7 @@ class HCLClassifier(_StreamClassifier):
         self.window = window
         self.threshold = threshold
         self.minimum = minimum
+        self.trim = trim
         self.device = device
         self.random_state = random_state
 
@@ -353,7 +356,11 @@ class HCLClassifier(_StreamClassifier):
             couplings=self.couplings, hidden_layers=self.hidden_layers, hidden=self.hidden
         )
         detection = DetectionSettings(
-            tuple(self.statistics), self.window, self.threshold, min(self.minimum, self.window)
+            tuple(self.statistics),
+            self.window,
+            self.threshold,
+            min(self.minimum, self.window),
+            self.trim,
         )
         method = MethodSettings(
             memory=self.memory,

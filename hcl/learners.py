@@ -393,7 +393,7 @@ class FlowLearner:
                 evidence = self._judge(y, statistics, z)
             if evidence is not None and evidence.verdict != SAME:
                 loss, statistics, _ = self._objective(x, y)
-            self.detector.record(self.task, _sums(statistics), len(x))
+            self.detector.record(self.task, self._sums(statistics), len(x))
         if self.draws is not None:
             self.draws.current.add(z, y)
         if self.buffers is not None:
@@ -462,7 +462,7 @@ class FlowLearner:
         """The verdict on a batch (Section 4.2), from statistics taken before it is learned."""
         assert self.detector is not None
         n = len(y)
-        sums = _sums(statistics)
+        sums = self._sums(statistics)
         mean, std = self.detector.typical_set(self.task, n)
         verdict = SAME
         if self.detector.has_left(self.task, sums, n):
@@ -478,8 +478,19 @@ class FlowLearner:
         rows = []
         for task in range(self.num_tasks):
             log_pz = self.model.latent.log_prob(z, y, task)
-            rows.append(_sums(Statistics(log_pz + log_det, log_pz, log_det)))
+            rows.append(self._sums(Statistics(log_pz + log_det, log_pz, log_det)))
         return np.stack(rows)
+
+    def _sums(self, statistics: Statistics) -> NDArray[np.float64]:
+        """S1, S2, S3: sums over the batch, in double precision.
+
+        Where samples are trimmed, the mean of the others stands for them.
+        """
+        n, trim = len(statistics.log_px), self.settings.detection.trim
+        values = [s.detach().double() for s in statistics]
+        if 0 < trim < n / 2:
+            values = [v.sort().values[trim : n - trim] * (n / (n - 2 * trim)) for v in values]
+        return torch.stack([v.sum() for v in values]).cpu().numpy()
 
     def _change_to(self, task: int | None) -> None:
         """Go to an earlier task, or (``None``) add one; the snapshot is what was learned so far."""
@@ -669,11 +680,6 @@ class ClosedFormLearner:
         self.task = state["task"]
         self.given = list(state["given"])
         self.form.restore({name: value.numpy() for name, value in state["form"].items()})
-
-
-def _sums(statistics: Statistics) -> NDArray[np.float64]:
-    """S1, S2, S3: sums over the batch, in double precision."""
-    return torch.stack([s.detach().double().sum() for s in statistics]).cpu().numpy()
 
 
 def _restore_model(model: HybridModel, state: dict[str, Tensor]) -> None:

@@ -21,6 +21,7 @@ LABELS = {
     "hcl-gr": "HCL-GR",
     "hcl-fr": "HCL-FR",
     "hcl-fr-measured": "HCL-FR, measured draws",
+    "hcl-fr-trimmed": "HCL-FR, trimmed",
     "hcl-plus": "HCL+",
     "ncm": "NCM",
     "slda": "SLDA",
