@@ -15,8 +15,8 @@ from hcl.errors import HCLError
 from hcl.flows import FlowSettings
 from hcl.learners import Buffers, FlowLearner, MethodSettings
 from hcl.losses import functional_loss, likelihood_loss, replay_loss
-from hcl.model import build_model
-from hcl.runs import NEW, RECURRING, Run
+from hcl.model import Statistics, build_model
+from hcl.runs import NEW, RECURRING, SAME, Run
 from hcl.settings import build
 from hcl.streams import Batch, TaskBatch
 from hcl.tasks import Benchmark
@@ -362,3 +362,52 @@ def test_changes_for_a_benchmark_are_made():
 def test_impossible_methods_are_named(values, message):
     with pytest.raises(HCLError, match=message):
         build(MethodSettings, values, "params.yaml", "m")
+
+
+def watcher(trim: int) -> tuple[FlowLearner, torch.Generator]:
+    """A learner that has seen 60 batches of one task."""
+    generator = torch.Generator().manual_seed(0)
+    flow = FlowSettings(couplings=2, hidden_layers=1, hidden=16)
+    detection = DetectionSettings(window=30, trim=trim)
+    learner = FlowLearner(
+        build_model(flow, (8,), 2, generator),
+        MethodSettings(tasks="detected", detection=detection),
+        batch_size=32,
+        learning_rate=1e-3,
+        weight_decay=0.0,
+        generator=generator,
+    )
+    for _ in range(60):
+        learner.observe(any_batch(generator))
+    return learner, generator
+
+
+def any_batch(generator: torch.Generator, size: int = 32) -> Batch:
+    y = torch.randint(2, (size,), generator=generator)
+    return Batch(torch.randn(size, 8, generator=generator) + y[:, None], y)
+
+
+@pytest.mark.parametrize(("trim", "verdict"), [(0, NEW), (1, SAME)])
+def test_one_strange_sample_is_no_change_where_the_ends_are_trimmed(trim, verdict):
+    learner, generator = watcher(trim)
+    batch = any_batch(generator)
+    batch.x[5] += 50
+    assert learner.observe(batch).evidence.verdict == verdict
+
+
+def test_a_change_is_found_where_the_ends_are_trimmed():
+    learner, generator = watcher(trim=1)
+    batch = any_batch(generator)
+    batch.x[:] += 5
+    assert learner.observe(batch).evidence.verdict == NEW
+
+
+def test_a_trimmed_statistic_is_that_of_the_samples_between_the_ends():
+    learner, _ = watcher(trim=1)
+    values = torch.tensor([3.0, -90.0, 1.0, 2.0, 70.0])
+    expected = 5 / 3 * (1.0 + 2.0 + 3.0)
+    np.testing.assert_allclose(learner._sums(Statistics(values, values, values)), 3 * [expected])
+    few = values[:2]  # none would be left
+    np.testing.assert_allclose(learner._sums(Statistics(few, few, few)), 3 * [-87.0])
+    with pytest.raises(ValueError, match="trim: is -1"):
+        DetectionSettings(trim=-1)
