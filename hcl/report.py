@@ -110,6 +110,8 @@ def write_report(
         (folder / "index.html").write_text(html, encoding="utf-8")
         both = [table for name in results for table in (headlines[name], tasks[name])]
         (folder / "tables.csv").write_text(tables.tidy_csv(both), encoding="utf-8")
+        runs = [result for found in results.values() for result in found]
+        (folder / "seeds.csv").write_text(tables.seeds_csv(runs), encoding="utf-8")
         (folder / "headline.txt").write_text(plain + "\n", encoding="utf-8")
         (folder / "tables.md").write_text(_markdown(headlines, tasks), encoding="utf-8")
         latex = "\n".join(tables.latex(table) for table in both)
@@ -156,8 +158,9 @@ def _footer() -> str:
     return (
         "<p>Made by <code>hcl report</code> from the files in <code>results/</code>. The tables "
         "are also in <code>tables.md</code>, <code>tables.csv</code> and <code>tables.tex</code>, "
-        "the figures as PNG and SVG in <code>figures/</code>. The method: Kirichenko et al., "
-        "“Task-agnostic Continual Learning with Hybrid Probabilistic Models”.</p>"
+        "each run in <code>seeds.csv</code>, the figures as PNG and SVG in <code>figures/</code>. "
+        "The method: Kirichenko et al., “Task-agnostic Continual Learning with Hybrid "
+        "Probabilistic Models”.</p>"
     )
 
 

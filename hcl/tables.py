@@ -314,3 +314,26 @@ def tidy_csv(tables: Sequence[Table]) -> str:
                 names = (table.benchmark, row.method, row.seeds, f"changes_{name}")
                 writer.writerow((*names, f"{count:.4f}", *[""] * 6))
     return text.getvalue()
+
+
+def seeds_csv(results: Sequence[Result]) -> str:
+    """A row a run: its metrics, the changes that it found, and its final accuracy on each task.
+
+    What a run has not, such as changes where they are told, is an empty cell.
+    """
+    rows: list[dict[str, object]] = []
+    for result in results:
+        for run, accuracy in zip(result.by_seed, result.accuracy[:, :, -1], strict=True):
+            tasks = {f"task_{i}": f"{value:.4f}" for i, value in enumerate(accuracy, start=1)}
+            rows.append({"benchmark": result.benchmark, "method": result.method, **run, **tasks})
+    names = sorted({name for row in rows for name in row if name.startswith("task_")}, key=_number)
+    others = dict.fromkeys(name for row in rows for name in row if name not in names)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*others, *names], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("_")[2])

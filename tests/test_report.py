@@ -98,6 +98,21 @@ def test_tidy_csv_has_every_number(built: Path) -> None:
     assert (row["mean"], row["best"]) == ("", "0")
 
 
+def test_seeds_csv_has_a_row_a_run(built: Path) -> None:
+    with open(built / "seeds.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(ANSWERS) * 2
+    first, second = (row for row in rows if row["method"] == "adam")
+    assert (first["benchmark"], first["seed"], second["seed"]) == ("toy", "0", "1")
+    # Both miss the whole of task 1; of task 2, seed 0 alone.
+    assert [row["task_1"] for row in (first, second)] == ["0.0000", "0.0000"]
+    assert [row["task_2"] for row in (first, second)] == ["0.0000", "100.0000"]
+    assert first["changes_found"] == ""
+    detected = [row for row in rows if row["method"] == "hcl-fr-ta"]
+    assert [row["changes_found"] for row in detected] == ["2", "2"]
+    assert list(first)[-3:] == ["task_1", "task_2", "task_3"]
+
+
 def test_latex_table(built: Path) -> None:
     text = (built / "tables.tex").read_text()
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 2
