@@ -37,6 +37,7 @@ Paper: silent on the optimiser at a change. Here: its state is kept; see ``docs/
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -73,6 +74,7 @@ class MethodChanges:
     alpha: float | None = None
     buffer_size: int | None = None
     learning_rate: float | None = None
+    learning_rate_decay: float | None = None
     weight_decay: float | None = None
     detection: DetectionSettings | None = None
     vae: VAESettings | None = None
@@ -95,6 +97,7 @@ class MethodSettings:
             ``measured`` takes the means and the covariance that the latents of a task had.
         buffer_size: samples stored for each task by ``buffer``.
         learning_rate: instead of the benchmark's.
+        learning_rate_decay: d of ``falling_rate``; 0 keeps the rate as it is. Paper: silent.
         weight_decay: instead of the benchmark's.
         detection: of ``tasks: detected`` with ``kind: flow``.
         vae: of ``kind: vae``.
@@ -112,6 +115,7 @@ class MethodSettings:
     draws: Literal["prior", "measured"] = "prior"
     buffer_size: int = 1000
     learning_rate: float | None = None
+    learning_rate_decay: float = 0.0
     weight_decay: float | None = None
     detection: DetectionSettings = field(default_factory=DetectionSettings)
     vae: VAESettings = field(default_factory=VAESettings)
@@ -153,6 +157,11 @@ class MethodSettings:
                 "draws: measured needs kind flow and memory generative or functional; found "
                 f"{self.kind} and {self.memory}."
             )
+        decay = self.learning_rate_decay
+        if not 0 <= decay < math.inf:
+            raise ValueError(f"learning_rate_decay: is {decay:g}; expected 0 or more.")
+        if decay > 0 and self.kind != "flow":
+            raise ValueError(f"learning_rate_decay: needs kind flow; found {self.kind}.")
         if self.alpha < 0:
             raise ValueError(f"alpha: is {self.alpha}; expected 0 or more.")
         if self.buffer_size < 1:
@@ -324,6 +333,14 @@ class Buffers:
         return TaskBatches(torch.cat(xs), torch.cat(ys))
 
 
+def falling_rate(learning_rate: float, step: int, decay: float) -> float:
+    """η_n = η / √(1 + d n): the rate n steps into a task, from η down, anew for each task.
+
+    No number of steps is needed in advance, which a learner that is told nothing does not know.
+    """
+    return learning_rate / math.sqrt(1 + decay * step)
+
+
 class FlowLearner:
     """The hybrid model with one of five memories, told its tasks or detecting them.
 
@@ -361,6 +378,8 @@ class FlowLearner:
         self.draws: MeasuredDraws | None = None
         if settings.draws == "measured":
             self.draws = MeasuredDraws(model.latent, generator)
+        self.learning_rate = learning_rate
+        self.steps = 0  # since the current task was begun, or came back
         self.optimiser = Adam(model.parameters(), learning_rate, weight_decay)
         self._old = torch.empty(0, dtype=torch.int64)  # tasks other than the current, each repeated
 
@@ -402,7 +421,10 @@ class FlowLearner:
             check_finite(loss, self.model, x)
         self.optimiser.zero_grad()
         loss.backward()
+        decay = self.settings.learning_rate_decay
+        self.optimiser.learning_rate = falling_rate(self.learning_rate, self.steps, decay)
         self.optimiser.step()
+        self.steps += 1
         return Observation(loss.detach(), evidence)
 
     def _objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Statistics, Tensor]:
@@ -506,6 +528,7 @@ class FlowLearner:
             if self.detector is not None:
                 self.detector.add_task()
         self.task = task
+        self.steps = 0
         self._list_old()
 
     def _list_old(self) -> None:
@@ -527,6 +550,7 @@ class FlowLearner:
         """Model, snapshot, optimiser, generator, buffers and windows."""
         state: dict[str, Any] = {
             "task": self.task,
+            "steps": self.steps,
             "given": list(self.given),
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
@@ -547,6 +571,7 @@ class FlowLearner:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from ``state``."""
         self.task = state["task"]
+        self.steps = state["steps"]
         self.given = list(state["given"])
         _restore_model(self.model, state["model"])
         self.optimiser.load_state_dict(state["optimiser"])

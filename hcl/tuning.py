@@ -48,6 +48,7 @@ class TuneSettings:
         alpha: values of α; where a list is empty, the parameter stays as it is.
         weight_decay: of Adam.
         learning_rate: of Adam.
+        learning_rate_decay: how fast it falls within a task, of a flow (``hcl.learners``).
         power: of Tukey's transform, of HCL+.
         projections: random features, of RanPAC and HCL+; more of them cost time and memory.
         ridge: of RanPAC, and of HCL+ with ``rule: ridge``.
@@ -63,6 +64,7 @@ class TuneSettings:
     alpha: tuple[float, ...] = (1, 5, 10, 100)
     weight_decay: tuple[float, ...] = (1e-4, 1e-3, 1e-2)
     learning_rate: tuple[float, ...] = (3e-5, 1e-4, 3e-4)
+    learning_rate_decay: tuple[float, ...] = ()
     power: tuple[float, ...] = (0.25, 0.5, 1)
     projections: tuple[int, ...] = ()
     ridge: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
@@ -99,6 +101,7 @@ class Point(NamedTuple):
     alpha: float | None = None
     learning_rate: float | None = None
     weight_decay: float | None = None
+    learning_rate_decay: float | None = None
     power: float | None = None
     projections: int | None = None
     ridge: float | None = None
@@ -201,6 +204,7 @@ def _start(method: MethodSettings, training: TrainingSettings) -> Point:
         alpha=method.alpha if regularised else None,
         learning_rate=method.learning_rate or training.learning_rate if steps else None,
         weight_decay=decay if steps else None,
+        learning_rate_decay=method.learning_rate_decay if method.kind == "flow" else None,
     )
     if plus is not None:
         solver = "ridge" if plus.rule == "ridge" else "shrinkage"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 
@@ -152,6 +153,28 @@ def test_the_objective_is_the_papers(name):
     assert extra.item() > 0.01
     torch.testing.assert_close(loss, likelihood_loss(model, x, y, 2) + extra)
     torch.testing.assert_close(statistics.log_px, model.statistics(x, y, 2).log_px)
+
+
+def test_a_falling_rate_begins_anew_with_each_task():
+    learner = make_learner(MethodSettings(memory="functional", learning_rate_decay=3.0))
+    rates = []
+    for task, steps in ((0, 2), (1, 3), (0, 1)):
+        for seed in range(steps):
+            learner.observe(batch(task, seed))
+            rates.append(learner.optimiser.learning_rate)
+    np.testing.assert_allclose(rates, [1e-2, 5e-3, 1e-2, 5e-3, 1e-2 / 7**0.5, 1e-2])
+
+
+def test_a_falling_rate_goes_on_from_a_checkpoint():
+    method = MethodSettings(memory="functional", learning_rate_decay=3.0)
+    learner, other = make_learner(method), make_learner(method)
+    for seed in range(4):
+        learner.observe(batch(0, seed))
+    other.restore(copy.deepcopy(learner.state()))
+    for each in (learner, other):
+        each.observe(batch(0, 4))
+    assert other.optimiser.learning_rate == 1e-2 / 13**0.5
+    torch.testing.assert_close(other.model.flow.weights, learner.model.flow.weights)
 
 
 MEASURED = MethodSettings(memory="functional", alpha=1.0, draws="measured")
@@ -354,6 +377,8 @@ def test_changes_for_a_benchmark_are_made():
         ({"projections": 0}, "m.projections"),
         ({"shrinkage": 2.0}, "m.shrinkage"),
         ({"ridge": 0.0}, "m.ridge"),
+        ({"learning_rate_decay": -1.0}, "m.learning_rate_decay: is -1"),
+        ({"kind": "vae", "learning_rate_decay": 1.0}, "m.learning_rate_decay: needs kind flow"),
         ({"benchmarks": {"b": {"alfa": 1}}}, "m.benchmarks.b.alfa"),
         ({"kind": "plus", "memory": "functional", "projections": 7}, "set plus.projections"),
         ({"kind": "plus", "memory": "functional", "detection": {"window": 20}}, "set plus.test"),

@@ -99,29 +99,36 @@ def test_the_first_of_equals_is_the_best_by_the_metric_asked_for():
 
 
 def test_trials_have_the_values_that_they_say_and_keep_no_model(tmp_path):
-    found = run(tmp_path, trying(alpha=(1, 100), weight_decay=(1e-2,), seed=3))
+    found = run(tmp_path, trying(alpha=(1, 100), learning_rate_decay=(0.5,), seed=3))
     used = set()
     for path in tmp_path.glob("*/run.h5"):
         read = read_run(path)
         method = read.settings["method"]
-        used.add(Point(method["alpha"], method["learning_rate"], method["weight_decay"]))
+        used.add(
+            Point(
+                method["alpha"],
+                method["learning_rate"],
+                method["weight_decay"],
+                method["learning_rate_decay"],
+            )
+        )
         assert read.seed == 3
         assert not (path.parent / "model.safetensors").exists()
     assert used == {trial.point for trial in found.trials}
     first, second, third = (trial.point for trial in found.trials)
-    assert (first, second) == (Point(1, 1e-3, 1e-4), Point(100, 1e-3, 1e-4))
-    assert third in (Point(1, 1e-3, 1e-2), Point(100, 1e-3, 1e-2))
+    assert (first, second) == (Point(1, 1e-3, 1e-4, 0.0), Point(100, 1e-3, 1e-4, 0.0))
+    assert third in (Point(1, 1e-3, 1e-4, 0.5), Point(100, 1e-3, 1e-4, 0.5))
     best = found.best.point
-    assert found.chosen == {"alpha": best.alpha, "weight_decay": best.weight_decay}
+    assert found.chosen == {"alpha": best.alpha, "learning_rate_decay": best.learning_rate_decay}
 
 
 def test_a_search_starts_from_what_the_benchmark_takes(tmp_path):
     changes = MethodChanges(alpha=7, learning_rate=2e-3, weight_decay=0.0)
     method = dataclasses.replace(FR, benchmarks={"blobs": changes})
     found = run(tmp_path, trying(alpha=(1,)), method)
-    assert [trial.point for trial in found.trials] == [Point(1, 2e-3, 0.0)]
+    assert [trial.point for trial in found.trials] == [Point(1, 2e-3, 0.0, 0.0)]
     found = run(tmp_path, trying(weight_decay=(1e-2,)), method)
-    assert [trial.point for trial in found.trials] == [Point(7, 2e-3, 1e-2)]
+    assert [trial.point for trial in found.trials] == [Point(7, 2e-3, 1e-2, 0.0)]
 
 
 def test_the_validation_part_is_scored_and_the_test_part_is_never_seen(tmp_path):
@@ -193,7 +200,7 @@ def test_a_trial_that_diverges_has_no_scores_and_ends_no_other(tmp_path):
 def test_only_what_a_method_has_is_tried(tmp_path):
     adam = MethodSettings()
     found = run(tmp_path, trying(alpha=(1, 5), weight_decay=(1e-2,)), adam)
-    assert [trial.point for trial in found.trials] == [Point(None, 1e-3, 1e-2)]
+    assert [trial.point for trial in found.trials] == [Point(None, 1e-3, 1e-2, 0.0)]
     assert found.chosen == {"weight_decay": 1e-2}
     with pytest.raises(HCLError, match=r"nothing to try.*tune.learning_rate or tune.weight_decay"):
         run(tmp_path, trying(alpha=(1, 5)), adam)
