@@ -1,0 +1,190 @@
+"""The tables and figures of docs/results.md, from the CSV files beside this one.
+
+    python docs/results/page.py
+    python docs/results/page.py --add report --commit 5fd4a9e
+
+The first writes the tables into the page and the figures into docs/figures. The second takes over
+the numbers of a report that `hcl report` wrote before that: a method's rows on a benchmark replace
+those that were there, and every run gets its row in runs.csv; the commit is that of the code which
+trained them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from hcl import figures
+from hcl.evaluation import write_csv
+from hcl.figures import Series
+from hcl.files import replacing
+from hcl.paper import METRICS
+from hcl.results import method_label
+from hcl.tables import DASH, mean_std, title_of
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent / "results.md"
+FIGURES = HERE.parent / "figures"
+RUNS = "runs.csv"
+ORDER = (
+    *("adam", "mtl", "er", "curl", "hcl-gr", "hcl-fr", "hcl-gr-ta", "hcl-fr-ta"),
+    *("hcl-gr-trimmed-ta", "hcl-fr-trimmed-ta", "hcl-fr-measured", "hcl-fr-measured-ta"),
+    *("ncm", "slda", "ranpac", "hcl-plus", "hcl-plus-ta"),
+)
+PAPERS = ORDER[:8]
+
+Row = dict[str, str]
+Method = dict[str, Row]  # a method's rows, by metric
+
+
+def read_rows(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with replacing(path) as partial_file:
+        write_csv(partial_file, names, [[row.get(name, "") for name in names] for row in rows])
+
+
+def read_methods(benchmark: str, folder: Path = HERE) -> dict[str, Method]:
+    """The rows of each method on a benchmark, in the order of the page."""
+    methods: dict[str, Method] = {}
+    for row in read_rows(folder / f"{benchmark}.csv"):
+        methods.setdefault(row["method"], {})[row["metric"]] = row
+    return {name: methods[name] for name in sorted(methods, key=ORDER.index)}
+
+
+def merged(old: Sequence[Row], new: Sequence[Row], keys: Sequence[str]) -> list[Row]:
+    """``old`` without the rows that ``new`` has others for, and ``new``; by method."""
+    replaced = {tuple(row[key] for key in keys) for row in new}
+    kept = [row for row in old if tuple(row[key] for key in keys) not in replaced]
+    return sorted([*kept, *new], key=lambda row: (row["benchmark"], ORDER.index(row["method"])))
+
+
+def add(report: Path, commit: str, folder: Path = HERE) -> None:
+    """Take over the numbers of a report."""
+    rows = [{**row, "commit": commit} for row in read_rows(report / "tables.csv")]
+    for row in rows:
+        del row["best"]  # among the methods of that report
+    for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
+        path = folder / f"{benchmark}.csv"
+        new = [row for row in rows if row["benchmark"] == benchmark]
+        write_rows(path, merged(read_rows(path), new, ("benchmark", "method")))
+    runs = [{**row, "commit": commit} for row in read_rows(report / "seeds.csv")]
+    path = folder / RUNS
+    write_rows(path, merged(read_rows(path), runs, ("benchmark", "method", "seed")))
+
+
+def number(row: Row | None) -> str:
+    """``91.67 ± 0.12``, without a spread where there is one seed."""
+    if row is None or not row["mean"]:
+        return DASH
+    spread = float(row["std"]) if row["std"] and row["seeds"] != "1" else None
+    return mean_std(float(row["mean"]), spread)
+
+
+def changes(method: Method) -> str:
+    """How many changes were found, as means over seeds."""
+    if "changes_true" not in method:
+        return ""
+    true, found, false, misnamed = (
+        f"{round(float(method[f'changes_{name}']['mean']), 2):g}"
+        for name in ("true", "found", "false", "misnamed")
+    )
+    wrong = f", {misnamed} misnamed" if misnamed != "0" else ""
+    return f"{found} of {true}, {false} false{wrong}"
+
+
+def table(benchmark: str, folder: Path = HERE) -> str:
+    """The table of a benchmark, in Markdown."""
+    head = "| method | seeds | average | forgetting | overall | changes found | paper: average "
+    lines = [f"{head}| paper: overall |", "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for name, method in read_methods(benchmark, folder).items():
+        paper = (
+            f"{float(row['paper_mean']):.2f}" if row and row["paper_mean"] else DASH
+            for row in (method.get("average_accuracy"), method.get("overall_accuracy"))
+        )
+        ours = (number(method.get(metric)) for metric in METRICS)
+        seeds = method["average_accuracy"]["seeds"]
+        cells = [method_label(name), seeds, *ours, changes(method), *paper]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def with_tables(page: str, folder: Path = HERE) -> str:
+    """The page with the table of each benchmark that it marks."""
+    return re.sub(
+        r"(<!-- table: (\S+) -->\n).*?(\n<!-- end -->)",
+        lambda mark: mark[1] + table(mark[2], folder) + mark[3],
+        page,
+        flags=re.DOTALL,
+    )
+
+
+def by_task(benchmark: str, stem: str) -> None:
+    """Final accuracy on each task, of the paper's methods."""
+    series = []
+    for name, method in read_methods(benchmark).items():
+        if name in PAPERS:
+            rows = [row for metric, row in method.items() if metric.startswith("task_")]
+            series.append(_series(name, rows))
+    draw = partial(figures.accuracy_by_task, series=series, title="The paper's methods")
+    _save(stem, [draw], 1, 4.9, 3.3)
+
+
+def metrics(benchmark: str, stem: str) -> None:
+    """The three metrics of all methods."""
+    methods = read_methods(benchmark)
+    draws: list[Callable[..., None]] = []
+    for metric in METRICS:
+        series = [_series(name, [method[metric]]) for name, method in methods.items()]
+        title = f"{title_of(metric).capitalize()}, %"
+        draws.append(partial(figures.bars, series=series, title=title))
+    _save(stem, draws, 3, 3.4, 0.6 + 0.27 * len(methods))
+
+
+def _series(name: str, rows: Sequence[Row]) -> Series:
+    mean = np.array([float(row["mean"] or np.nan) for row in rows])
+    std = np.array([float(row["std"] or 0) for row in rows])
+    if len(rows) == 1:
+        mean, std = mean[0], std[0]
+    return Series(method_label(name), figures.style_of(name, name.endswith("-ta")), mean, std)
+
+
+def _save(
+    stem: str, draws: list[Callable[..., None]], columns: int, width: float, height: float
+) -> None:
+    path = FIGURES / stem
+    figures.save(figures.grid(draws, columns, width, height), path)
+    path.with_suffix(".svg").unlink()  # the page shows the PNG
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--add", type=Path, help="folder that `hcl report` wrote")
+    parser.add_argument("--commit", help="of the code that trained what is added")
+    options = parser.parse_args()
+    if options.add is not None:
+        if not options.commit:
+            parser.error("--add needs --commit")
+        add(options.add, options.commit)
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    by_task("split-cifar10-single-pass", "split-cifar10-single-pass-by-task")
+    by_task("split-cifar10", "split-cifar10-by-task")
+    metrics("split-cifar100-single-pass", "split-cifar100-single-pass-metrics")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The page of results says what the CSV files beside it say."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hcl import report
+from tests.made_runs import make_benchmark, write_result
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.fixture(scope="module")
+def page() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("page", DOCS / "results" / "page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_tables_are_those_of_the_files(page: ModuleType) -> None:
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    assert text.count("<!-- table: ") > 5
+    assert page.with_tables(text) == text
+
+
+def test_every_figure_of_the_pages_is_there() -> None:
+    for path in (*DOCS.glob("*.md"), DOCS.parent / "README.md"):
+        for name in re.findall(r"!\[[^]]*\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / name).is_file(), f"{path.name} shows {name}"
+
+
+def write_report(folder: Path, wrong: dict[str, list[list[tuple[int, int]]]]) -> Path:
+    for method, answers in wrong.items():
+        write_result(folder, make_benchmark(), method, answers)
+    grid = report.Grid(benchmarks=("toy",), methods=tuple(wrong))
+    results = report.read_results(folder / "metrics", folder / "scores", grid)
+    report.write_report(folder / "report", results)
+    return folder / "report"
+
+
+def test_a_report_replaces_the_methods_that_it_has(page: ModuleType, tmp_path: Path) -> None:
+    wrong = [[(2, s) for s in range(6)], [(2, s) for s in range(4)]]
+    first = write_report(tmp_path / "a", {"adam": wrong, "hcl-fr-ta": [[], [(2, 0)]]})
+    second = write_report(tmp_path / "b", {"adam": [[], []]})
+    page.add(first, "c0ffee", tmp_path)
+    before = page.table("toy", tmp_path)
+    assert "| Adam | 2 | 50.00 ± 16.67 |" in before
+    page.add(second, "decade", tmp_path)
+    after = page.table("toy", tmp_path)
+    assert "| Adam | 2 | 100.00 ± 0.00 |" in after
+    kept = [line for line in before.splitlines() if "HCL-FR (TA)" in line]
+    assert kept == [line for line in after.splitlines() if "HCL-FR (TA)" in line]
+    assert "2 of 2, 1 false" in kept[0]
+    commits = {(row["method"], row["commit"]) for row in rows(tmp_path / "toy.csv")}
+    assert commits == {("adam", "decade"), ("hcl-fr-ta", "c0ffee")}
+    runs = [(row["method"], row["seed"], row["commit"]) for row in rows(tmp_path / "runs.csv")]
+    assert runs == [
+        ("adam", "0", "decade"),
+        ("adam", "1", "decade"),
+        ("hcl-fr-ta", "0", "c0ffee"),
+        ("hcl-fr-ta", "1", "c0ffee"),
+    ]
