@@ -70,6 +70,8 @@ class FlowSettings:
         hidden: width of those layers; channels in a flow on images.
         bound: largest absolute log-scale of one coupling.
         scales: resolutions of a flow on images.
+        spread: of the first weights of each coupling network's last layer, in 1/√inputs, for
+            ``realnvp``: 0 starts the flow as the identity, above it as a random map.
     """
 
     kind: Literal["realnvp", "realnvp-image", "glow"] = "realnvp"
@@ -78,6 +80,7 @@ class FlowSettings:
     hidden: int = 512
     bound: float = 3.0
     scales: int = 1
+    spread: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("couplings", "hidden_layers", "hidden", "scales"):
@@ -87,6 +90,10 @@ class FlowSettings:
             raise ValueError(f"bound: must be positive, found {self.bound}")
         if self.kind == "realnvp" and self.scales != 1:
             raise ValueError(f"scales: a flow on vectors has 1, found {self.scales}")
+        if self.spread < 0:
+            raise ValueError(f"spread: must be 0 or more, found {self.spread}")
+        if self.kind != "realnvp" and self.spread != 0:
+            raise ValueError(f"spread: a flow on images starts with 0, found {self.spread}")
 
 
 def build_flow(settings: FlowSettings, shape: tuple[int, ...], generator: torch.Generator) -> Flow:
@@ -100,6 +107,7 @@ def build_flow(settings: FlowSettings, shape: tuple[int, ...], generator: torch.
             hidden=settings.hidden,
             hidden_layers=settings.hidden_layers,
             bound=settings.bound,
+            spread=settings.spread,
             generator=generator,
         )
     if settings.kind == "realnvp-image":

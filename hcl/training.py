@@ -344,9 +344,10 @@ def build_learner(job: Job, stream: Stream) -> Learner:
         return VAELearner(vae, method, **options)
     shape = training.image_shape or (stream.size,)
     flow = job.flow
-    if method.kind == "plus" and method.plus.flow == "never":
-        # A flow that never learns stays the identity, whatever its size: the smallest is quickest.
-        flow = dataclasses.replace(flow, couplings=1, hidden_layers=1, hidden=1)
+    if method.kind == "plus":  # its moments are those of the embeddings, until the flow learns
+        flow = dataclasses.replace(flow, spread=0.0)
+        if method.plus.flow == "never":  # the identity, whatever its size: the smallest is quickest
+            flow = dataclasses.replace(flow, couplings=1, hidden_layers=1, hidden=1)
     try:
         model = build_model(flow, shape, classes, weights, training.mean_scale)
     except ValueError as error:

@@ -271,8 +271,9 @@ class RealNVP(nn.Module):
 
     The weights of all couplings are one vector, ``weights``: an optimiser, a snapshot and a penalty
     on the weights handle one tensor in place of 64. ``networks`` gives each layer its name and
-    shape. The last layer of each network starts at zero, so that the flow starts as the identity;
-    all others are uniform within ±1/√inputs.
+    shape. The first weights are uniform within ±1/√inputs, those of each network's last layer
+    within ±spread/√inputs: with 0 the flow starts as the identity. Paper: silent. Here: a
+    parameter, because in a single pass a random start forgets less (docs/results.md).
 
     Args:
         size: number of features, two or more.
@@ -281,6 +282,7 @@ class RealNVP(nn.Module):
         hidden_layers: number of hidden layers.
         bound: the largest absolute log-scale of one coupling.
         generator: source of the initial weights.
+        spread: of the last layers' first weights.
     """
 
     def __init__(
@@ -292,6 +294,7 @@ class RealNVP(nn.Module):
         hidden_layers: int,
         bound: float,
         generator: torch.Generator,
+        spread: float = 0.0,
     ) -> None:
         if size < 2:
             raise ValueError(f"shape: a coupling needs two features or more, found {size}")
@@ -315,6 +318,10 @@ class RealNVP(nn.Module):
                     limit = len(weight) ** -0.5
                     weight.uniform_(-limit, limit, generator=generator)
                     bias.uniform_(-limit, limit, generator=generator)
+                if spread > 0:
+                    weight = network[-1][0]
+                    limit = spread * len(weight) ** -0.5
+                    weight.uniform_(-limit, limit, generator=generator)
 
     def set_scaling(self, shift: Tensor | float, scale: Tensor | float) -> None:
         """Set the fixed first layer, z = (x − shift) / scale; see ``Scaling``."""

@@ -161,6 +161,17 @@ def test_it_starts_as_the_identity_behind_its_scaling() -> None:
     assert torch.equal(log_det, torch.zeros(4))
 
 
+def test_with_a_spread_it_starts_as_a_random_map() -> None:
+    settings = FlowSettings(hidden=8, hidden_layers=1, spread=4.0)
+    flow = build_flow(settings, (6,), torch.Generator().manual_seed(0)).double()
+    last = [network[-1][0].abs().max() for network in networks(flow.weights, flow.sizes)]
+    limit = 4 / 8**0.5
+    assert all(0.8 * limit < weight <= limit for weight in last)
+    x = make_data(6)
+    check_inverse(flow, x, 1e-7)
+    check_log_det(flow, x, 1e-7)
+
+
 def test_the_paper_s_size_has_its_number_of_weights() -> None:
     flow = build_flow(FlowSettings(), (1280,), torch.Generator())
     networks_of_the_paper = 8 * (641 * 512 + 2 * 513 * 512 + 513 * 1280)
@@ -198,6 +209,8 @@ def test_a_coupling_stretches_within_its_bound() -> None:
         ({"hidden": 0}, (4,), "hidden: must be 1"),
         ({"hidden_layers": 0}, (4,), "hidden_layers: must be 1"),
         ({"bound": 0.0}, (4,), "bound: must be positive"),
+        ({"spread": -1.0}, (4,), "spread: must be 0"),
+        ({"spread": 1.0, "kind": "glow"}, (4,), "spread: a flow on images starts with 0"),
     ],
 )
 def test_sizes_that_make_no_flow_are_named(settings, shape, message: str) -> None:

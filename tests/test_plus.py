@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -13,8 +15,8 @@ from hcl.model import build_model
 from hcl.plus import PlusLearner, PlusSettings, tukey
 from hcl.runs import NEW, RECURRING
 from hcl.sequential import SequentialSettings
-from hcl.streams import Batch, TaskBatch
-from hcl.training import Job, TrainingSettings, one_thread, train_seed
+from hcl.streams import Batch, Stream, TaskBatch
+from hcl.training import Job, TrainingSettings, build_learner, one_thread, train_seed
 from tests.blobs import benchmark, blobs_in_64_dimensions
 
 SIZE, CLASSES = 6, 2
@@ -226,6 +228,18 @@ def trained(tasks: str, order: tuple[int, ...]):
         run, _ = train_seed(Job(stream, embeddings, "hcl-plus", method, flow, settings, seed=7))
     y = np.concatenate([task.test.y for task in stream.tasks])
     return run, (run.predicted_class[-1] == y).mean()
+
+
+@pytest.mark.parametrize("learns", ["never", "all"])
+def test_it_starts_from_the_identity_whatever_the_benchmark_s_flow(learns):
+    embeddings, stream = benchmark(blobs_in_64_dimensions())
+    method = dataclasses.replace(PLUS, plus=PlusSettings(flow=learns, power=1.0))
+    flow = FlowSettings(couplings=2, hidden_layers=1, hidden=8, spread=4.0)
+    job = Job(stream, embeddings, "hcl-plus", method, flow, TrainingSettings(), seed=0)
+    batches = Stream(stream, embeddings, batch_size=32, seed=0, device=torch.device("cpu"))
+    x = batches.first_samples(32).x
+    flow = build_learner(job, batches).flow
+    torch.testing.assert_close(flow(x)[0], flow.scaling(x)[0])
 
 
 def test_told_its_tasks_it_keeps_all_of_them():
