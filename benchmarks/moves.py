@@ -101,18 +101,19 @@ def main() -> None:
     parser.add_argument("--embeddings", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=3000, help="of each task")
     parser.add_argument("--alpha", type=float, default=5.0)
+    parser.add_argument("--spread", type=float, default=0.0, help="of the flow's first weights")
     parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS)
     options = parser.parse_args()
     benchmark = shortened(read_benchmark(options.tasks), options.samples)
     names = {task.dataset for task in benchmark.tasks}
     embeddings = {name: read(options.embeddings / f"{name}.h5") for name in names}
-    training = TrainingSettings()
+    training, flow = TrainingSettings(), FlowSettings(spread=options.spread)
     print("| L_FR at | after task | draws move | real samples move | accuracy on them |")
     print("| --- | --- | --- | --- | --- |")
     for points in options.points:
         draws = "measured" if points == "measured" else "prior"
         method = MethodSettings(memory="functional", alpha=options.alpha, draws=draws)
-        job = Job(benchmark, embeddings, "hcl-fr", method, FlowSettings(), training, seed=0)
+        job = Job(benchmark, embeddings, "hcl-fr", method, flow, training, seed=0)
         stream = Stream(benchmark, embeddings, batch_size=32, seed=0, device=torch.device("cpu"))
         learner = build_learner(job, stream)
         assert isinstance(learner, FlowLearner)
