@@ -34,7 +34,7 @@ FIGURES = HERE.parent / "figures"
 RUNS = "runs.csv"
 ORDER = (
     *("adam", "mtl", "er", "curl", "hcl-gr", "hcl-fr", "hcl-gr-ta", "hcl-fr-ta"),
-    *("hcl-gr-trimmed-ta", "hcl-fr-trimmed-ta", "hcl-fr-measured", "hcl-fr-measured-ta"),
+    *("hcl-fr-trimmed-ta", "hcl-fr-measured", "hcl-fr-measured-ta"),
     *("ncm", "slda", "ranpac", "hcl-plus", "hcl-plus-ta"),
 )
 PAPERS = ORDER[:8]
