@@ -52,6 +52,7 @@ def read_rows(path: Path) -> list[Row]:
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row))
+    names.sort(key=lambda name: (name == "commit", name.startswith("task_")))  # these come last
     with replacing(path) as partial_file:
         write_csv(partial_file, names, [[row.get(name, "") for name in names] for row in rows])
 
