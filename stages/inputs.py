@@ -71,11 +71,12 @@ def read_inputs(params: Path, benchmark: str, method: str, tasks: Path, embeddin
     settings = build(MethodSettings, of_method, params, f"methods.{method}")
     for name in sorted(settings.benchmarks.keys() - values["benchmarks"].keys()):
         hint = did_you_mean(name, list(values["benchmarks"]))
-        click.echo(
-            f"Note: {params}: methods.{method}.benchmarks.{name}: there is no benchmark of that "
-            f"name{hint}; it is not used.",
-            err=True,
-        )
+        if hint:  # else the benchmark was taken out, and its changes may stay for when it is back
+            click.echo(
+                f"Note: {params}: methods.{method}.benchmarks.{name}: there is no benchmark of "
+                f"that name{hint}; it is not used.",
+                err=True,
+            )
     if embeddings.is_file():
         raise HCLError(f"{embeddings}: is a file; --embeddings names the folder that it is in.")
     stream = read_benchmark(tasks)
