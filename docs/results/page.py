@@ -180,6 +180,8 @@ def main() -> None:
     if options.add is not None:
         if not options.commit:
             parser.error("--add needs --commit")
+        if not (options.add / "tables.csv").exists():
+            parser.error(f"{options.add}: has no tables.csv; make it with `hcl report`")
         add(options.add, options.commit)
     PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     by_task("split-cifar10-single-pass", "split-cifar10-single-pass-by-task")
