@@ -57,6 +57,7 @@ def read_runs(
     """The runs of the seeds asked for, checked to belong together and to the benchmark."""
     folder = Path(folder)
     samples = sum(len(task.test.y) for task in benchmark.tasks)
+    digest = benchmark.digest()
     runs = []
     for seed in seeds:
         path = folder / f"seed-{seed}.h5"
@@ -76,6 +77,12 @@ def read_runs(
             raise HCLError(
                 f"{path}: answers are {run.predicted_class.shape}, but {benchmark.name} has "
                 f"{shape} (segments, test samples). Train again on these tasks."
+            )
+        if run.tasks != digest:
+            raise HCLError(
+                f"{path}: was trained on tasks of {benchmark.name} that are not those of the tasks "
+                "file: their order, epochs, classes or samples differ. Train again on these tasks "
+                f"(`dvc repro train@{benchmark.name}-{method}`), or name the file of those."
             )
         runs.append(run)
     return runs

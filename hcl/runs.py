@@ -1,6 +1,6 @@
 """The run file: what one seed of one method answered after each segment of the stream.
 
-Layout (``hcl-run/1``, HDF5, contiguous; J segments of the stream, N test samples in all):
+Layout (``hcl-run/2``, HDF5, contiguous; J segments of the stream, N test samples in all):
 
 ===================  ================  ==========================================================
 ``predicted_class``  int16 (J, N)      argmax_y Σ_t p(x | y, t) after segment j; the tasks' test
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from hcl.errors import HCLError
 from hcl.files import canonical_json, replacing
 
-FORMAT = "hcl-run/1"
+FORMAT = "hcl-run/2"
 
 SAME, NEW, RECURRING = 0, 1, 2  # the verdicts, as they stand in a trace
 
@@ -61,6 +61,7 @@ class Run:
     method: str
     seed: int
     settings: dict[str, Any]
+    tasks: str  # the digest of what was shown and answered: hcl.tasks.Benchmark.digest
     fingerprint: str
     versions: dict[str, str]
     predicted_class: NDArray[np.int16]
@@ -97,6 +98,7 @@ def write_run(path: str | Path, run: Run) -> None:
         file.attrs["method"] = run.method
         file.attrs["seed"] = run.seed
         file.attrs["settings"] = canonical_json(run.settings)
+        file.attrs["tasks"] = run.tasks
         file.attrs["fingerprint"] = run.fingerprint
         file.attrs["versions"] = canonical_json(run.versions)
         for name, kind in _TYPES.items():
@@ -118,7 +120,10 @@ def read_run(path: str | Path) -> Run:
         with h5py.File(path, "r") as file:
             found = file.attrs.get("format")
             if found != FORMAT:
-                raise HCLError(f"{path}: not a run file (format {found!r}, expected {FORMAT!r}).")
+                raise HCLError(
+                    f"{path}: not a run file (format {found!r}, expected {FORMAT!r}). Make it "
+                    "with `hcl train`."
+                )
             arrays = {n: _read(file, n, kind, path) for n, kind in _TYPES.items() if n in file}
             trace = None
             if "trace" in file:
@@ -129,6 +134,7 @@ def read_run(path: str | Path) -> Run:
                 method=str(file.attrs["method"]),
                 seed=int(file.attrs["seed"]),
                 settings=json.loads(file.attrs["settings"]),
+                tasks=str(file.attrs["tasks"]),
                 fingerprint=str(file.attrs["fingerprint"]),
                 versions=json.loads(file.attrs["versions"]),
                 trace=trace,

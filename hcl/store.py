@@ -12,12 +12,9 @@ import ast
 import functools
 import hashlib
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hcl.files import fingerprint, remove
-from hcl.tasks import Benchmark
 
 STORE = Path(".hcl") / "runs"
 RUN = "run.h5"
@@ -43,24 +40,6 @@ def source_digest(module: str) -> str:
             ):
                 waiting.append(str(node.module).split(".")[1])
     return fingerprint(sources)
-
-
-def benchmark_digest(benchmark: Benchmark) -> str:
-    """SHA-256 over what a learner is shown and tested on."""
-    digest = hashlib.sha256()
-    for task in benchmark.tasks:
-        for part in (task.train, task.test):
-            digest.update(part.rows.tobytes())
-            digest.update(part.y.tobytes())
-    about: Mapping[str, Any] = {
-        "arrays": digest.hexdigest(),
-        "sizes": [[len(task.train.y), len(task.test.y)] for task in benchmark.tasks],
-        "datasets": [task.dataset for task in benchmark.tasks],
-        "classes": [list(task.classes) for task in benchmark.tasks],
-        "stream": [[segment.task, segment.epochs] for segment in benchmark.stream],
-        "sources": [[source.dataset, source.content_sha256] for source in benchmark.sources],
-    }
-    return fingerprint(about)
 
 
 def finished_runs(kept: Path = STORE) -> set[str]:

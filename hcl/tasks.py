@@ -13,6 +13,7 @@ from a file other than the one that they were made for.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from hcl.embeddings import TEST, TRAIN, Embeddings
 from hcl.errors import HCLError
-from hcl.files import canonical_json, replacing
+from hcl.files import canonical_json, fingerprint, replacing
 
 FORMAT = "hcl-tasks/1"
 PARTS = ("train", "validation", "test")
@@ -150,6 +151,45 @@ class Benchmark:
     def num_classes(self) -> int:
         """K, the same for every task."""
         return len(self.tasks[0].classes)
+
+    def digest(self) -> str:
+        """SHA-256 over what a learner is shown and tested on."""
+        arrays = hashlib.sha256()
+        for task in self.tasks:
+            for part in (task.train, task.test):
+                arrays.update(part.rows.tobytes())
+                arrays.update(part.y.tobytes())
+        return fingerprint(
+            {
+                "arrays": arrays.hexdigest(),
+                "sizes": [[len(task.train.y), len(task.test.y)] for task in self.tasks],
+                "datasets": [task.dataset for task in self.tasks],
+                "classes": [list(task.classes) for task in self.tasks],
+                "stream": [[segment.task, segment.epochs] for segment in self.stream],
+                "sources": [[source.dataset, source.content_sha256] for source in self.sources],
+            }
+        )
+
+
+def first_difference(here: Benchmark, there: Benchmark) -> str | None:
+    """What the first difference between two benchmarks is, in words; ``None`` for equal ones."""
+    order, other = ([s.task + 1 for s in b.stream] for b in (here, there))
+    if order != other:
+        return f"the order is {order}, not {other}"
+    epochs, others = ([s.epochs for s in b.stream] for b in (here, there))
+    if epochs != others:
+        return f"the epochs are {epochs}, not {others}"
+    for number, (a, b) in enumerate(zip(here.tasks, there.tasks, strict=True), start=1):
+        if (a.dataset, a.classes) != (b.dataset, b.classes):
+            classes = (f"{list(task.classes)} of {task.dataset}" for task in (a, b))
+            return f"task {number} has the classes {', not '.join(classes)}"
+        for name in PARTS:
+            mine, yours = getattr(a, name), getattr(b, name)
+            if not (np.array_equal(mine.rows, yours.rows) and np.array_equal(mine.y, yours.y)):
+                counts = f"{len(mine.y)}, not {len(yours.y)}"
+                how = "others" if len(mine.y) == len(yours.y) else counts
+                return f"the {name} samples of task {number} are {how}"
+    return None if here.sources == there.sources else "the embeddings are others"
 
 
 def make_benchmark(

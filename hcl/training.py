@@ -119,7 +119,7 @@ class Job:
         return fingerprint(
             {
                 "benchmark": self.benchmark.name,
-                "tasks": store.benchmark_digest(self.benchmark),
+                "tasks": self.benchmark.digest(),
                 "method": self.name,
                 "settings": self.settings(),
                 "seed": self.seed,
@@ -447,6 +447,7 @@ def _finish(job: Job, progress: Progress) -> Run:
         method=job.name,
         seed=job.seed,
         settings=job.settings(),
+        tasks=job.benchmark.digest(),
         fingerprint=job.fingerprint(),
         versions=versions(),
         predicted_class=answers[0],

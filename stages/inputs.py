@@ -58,7 +58,7 @@ def read_inputs(params: Path, benchmark: str, method: str, tasks: Path, embeddin
     from hcl.embeddings import read
     from hcl.flows import FlowSettings
     from hcl.learners import MethodSettings
-    from hcl.tasks import read_benchmark
+    from hcl.tasks import StreamSettings, first_difference, make_benchmark, read_benchmark
     from hcl.training import TrainingSettings
 
     values = load_yaml(params)
@@ -83,4 +83,19 @@ def read_inputs(params: Path, benchmark: str, method: str, tasks: Path, embeddin
     if stream.name != benchmark:
         raise HCLError(f"{tasks}: holds the tasks of {stream.name}, expected {benchmark}.")
     sources = {s.dataset: read(embeddings / f"{s.dataset}.h5") for s in stream.sources}
+    if "stream" in values["benchmarks"][benchmark]:  # in a file of the pipeline's; else believed
+        key = f"{key}.stream"
+        asked = build(StreamSettings, section(values, key, params), params, key)
+        again = f"Split again: `dvc repro split@{benchmark}`."
+        if set(asked.datasets) != sources.keys():
+            raise HCLError(
+                f"{tasks}: is made of {', '.join(sources)}, but {key} in {params} names "
+                f"{', '.join(asked.datasets)}. {again}"
+            )
+        made = make_benchmark(benchmark, asked, sources, f"{params}: {key}")
+        difference = first_difference(made, stream)
+        if difference is not None:
+            raise HCLError(
+                f"{tasks}: is not what {key} in {params} asks for: {difference}. {again}"
+            )
     return Inputs(stream, sources, method, settings, flow, training)

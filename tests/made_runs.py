@@ -65,6 +65,7 @@ def make_run(
         method=method,
         seed=seed,
         settings={"method": _method_settings(method), "flow": {"hidden": 8}},
+        tasks=benchmark.digest(),
         fingerprint=f"{seed:064x}",
         versions={"torch": "0"},
         predicted_class=predicted.astype(np.int16),

@@ -16,7 +16,8 @@ from hcl.embeddings import write
 from hcl.flows import FlowSettings
 from hcl.model import build_model
 from hcl.model_file import save_model
-from hcl.tasks import Benchmark, Source, write_benchmark
+from hcl.runs import Run
+from hcl.tasks import Benchmark, Source
 from stages.cli import main
 from tests.made_runs import BATCHES, make_benchmark, make_run, write_runs
 
@@ -40,10 +41,13 @@ def evaluate(folder: Path, *more: str, benchmark: str = "toy", seeds: str = "[0,
 
 def prepare(folder: Path) -> Benchmark:
     benchmark = make_benchmark(order=(0, 1))
-    said = {BATCHES + 2: 1}
-    runs = [make_run(benchmark, "hcl-fr-ta", s, [(1, 0)] * s, verdicts=said) for s in (0, 1)]
-    write_runs(folder, runs, benchmark)
+    write_runs(folder, made_runs(benchmark), benchmark)
     return benchmark
+
+
+def made_runs(benchmark: Benchmark) -> list[Run]:
+    said = {BATCHES + 2: 1}
+    return [make_run(benchmark, "hcl-fr-ta", s, [(1, 0)] * s, verdicts=said) for s in (0, 1)]
 
 
 def add_embeddings(folder: Path, benchmark: Benchmark) -> None:
@@ -58,7 +62,7 @@ def add_embeddings(folder: Path, benchmark: Benchmark) -> None:
     with h5py.File(path) as file:
         digest = file.attrs["content_sha256"]
     tasks = replace(benchmark, sources=(Source("pictures", digest),))
-    write_benchmark(folder / "tasks/toy.h5", tasks)
+    write_runs(folder, made_runs(tasks), tasks)
     draw = torch.Generator().manual_seed(0)
     model = build_model(FlowSettings(couplings=2, hidden=4), (FEATURES,), 2, draw)
     model.add_task(draw)
@@ -103,7 +107,7 @@ def test_embeddings_add_provenance_and_a_view_of_the_latent_space(tmp_path: Path
 def test_embeddings_of_another_split_are_refused(tmp_path: Path) -> None:
     benchmark = prepare(tmp_path)
     add_embeddings(tmp_path, benchmark)
-    write_benchmark(tmp_path / "tasks/toy.h5", benchmark)  # with another digest
+    write_runs(tmp_path, made_runs(benchmark), benchmark)  # with another digest
     result = evaluate(tmp_path, "--embeddings", str(tmp_path / "embeddings"))
     assert result.exit_code == 1
     assert "the embeddings are not those that toy was split from" in result.output

@@ -178,6 +178,8 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
         ({"seeds": [0, 3]}, "seed-3.h5: no such run. Train it with `dvc repro train@toy-hcl-fr`"),
         ({"method": "er"}, "seed-0.h5: no such run"),
         ({"order": (0, 1)}, r"answers are \(3, 12\), but toy has \(2, 6\)"),
+        ({"order": (0, 2, 1)}, "seed-0.h5: was trained on tasks of toy that are not those of the"),
+        ({"epochs": 4}, "their order, epochs, classes or samples differ"),
         ({"name": "other"}, "is a run of hcl-fr on toy with seed 0, expected hcl-fr on other"),
     ],
 )
@@ -186,7 +188,9 @@ def test_runs_that_do_not_belong_are_refused(
 ) -> None:
     benchmark = make_benchmark()
     write_runs(tmp_path, [make_run(benchmark)], benchmark)
-    asked = make_benchmark(change.get("name", "toy"), change.get("order", (0, 1, 2)))
+    asked = make_benchmark(
+        change.get("name", "toy"), change.get("order", (0, 1, 2)), change.get("epochs", 3)
+    )
     method = change.get("method", "hcl-fr")
     with pytest.raises(HCLError, match=message):
         folder = tmp_path / "runs" / "toy" / method

@@ -27,6 +27,7 @@ def make_run(**changes: object) -> Run:
         method="hcl-fr-ta",
         seed=3,
         settings={"alpha": 1.0, "name": "µ"},
+        tasks="def",
         fingerprint="abc",
         versions={"torch": "2"},
         predicted_class=np.array([[0, 1, 1], [1, 0, 1]], np.int16),

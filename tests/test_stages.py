@@ -172,6 +172,7 @@ def test_the_same_inputs_give_the_same_bytes(project: Path, tmp_path: Path) -> N
     assert compared > 10
 
 
+OTHER_STREAM = {**small_params()["benchmarks"]["trees"]["stream"], "epochs": 3}
 BAD_PARAMETERS = [
     ("fetch", "datasets.pictures.source", "floppy", "datasets.pictures.source is 'floppy'"),
     ("fetch", "datasets.pictures.path", "no-such-folder", "no-such-folder"),
@@ -182,6 +183,7 @@ BAD_PARAMETERS = [
     ("train", "benchmarks.trees.flow.couplings", "many", "benchmarks.trees.flow.couplings"),
     ("train", "benchmarks.trees.training.learning_rate", -1, "learning_rate"),
     ("train", "methods.hcl-fr-ta.alhpa", 1, "methods.hcl-fr-ta.alhpa is not a known key"),
+    ("train", "benchmarks.trees.stream", OTHER_STREAM, "the epochs are [3, 3], not [2, 2]"),
     ("train", "seeds", [0, "one"], "seeds[1] is 'one'"),
     ("evaluate", "seeds", [7], "seed-7"),
     ("report", "grid.methods", ["hcl-fr-ta", "ncm"], "ncm"),

@@ -22,6 +22,7 @@ from hcl.tasks import (
     StreamSettings,
     Task,
     TaskSettings,
+    first_difference,
     make_benchmark,
     read_benchmark,
     write_benchmark,
@@ -184,3 +185,31 @@ def test_a_file_that_is_not_whole_is_named_with_the_remedy(tmp_path: Path, damag
     with pytest.raises(HCLError, match="with the stage split") as caught:
         read_benchmark(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, None),
+        ({"order": (1, 3, 2)}, "the order is [1, 2, 3], not [1, 3, 2]"),
+        ({"epochs": 2}, "the epochs are [1, 1, 1], not [2, 2, 2]"),
+        (
+            {"tasks": tuple(TaskSettings("toy", (k, k + 1)) for k in (0, 4, 2))},
+            "task 2 has the classes [2, 3] of toy, not [4, 5] of toy",
+        ),
+        ({"validation": 0.5}, "the train samples of task 1 are 12, not 8"),
+        ({"seed": 1}, "the train samples of task 1 are others"),
+    ],
+)
+def test_the_first_difference_is_named_and_moves_the_digest(changes, said) -> None:
+    settings = {"tasks": EqualTasks("toy", 2), "validation": 0.25}
+    here, there = make(StreamSettings(**settings)), make(StreamSettings(**settings | changes))
+    assert first_difference(here, there) == said
+    assert (here.digest() == there.digest()) == (said is None)
+
+
+def test_other_embeddings_are_a_difference() -> None:
+    settings = StreamSettings(EqualTasks("toy", 2))
+    here, there = (make(settings, toy=embeddings(name=name)) for name in ("a", "b"))
+    assert first_difference(here, there) == "the embeddings are others"
+    assert here.digest() != there.digest()
