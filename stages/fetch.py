@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stages.grid import check_grid
+from stages.grid import check_params
 from stages.options import PATH, Command, params
 
 
@@ -34,7 +34,7 @@ def command(params: Path, dataset: str, out: Path, data: Path | None, downloads:
     from hcl.settings import build, load_yaml, section
 
     values = load_yaml(params)
-    check_grid(values, params)
+    check_params(values, params)
     key = f"datasets.{dataset}"
     settings = build(DatasetSettings, section(values, key, params), params, key)
     fetch(dataset, settings, out, data=data, downloads=downloads)

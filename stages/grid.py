@@ -1,4 +1,4 @@
-"""The section ``grid``: what ``dvc repro`` is to run."""
+"""What no stage reads by itself: the section ``grid``, and keys that nothing reads at all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,38 @@ from typing import Any
 
 from hcl.errors import HCLError
 from hcl.settings import build, did_you_mean
+
+SECTIONS = (
+    *("grid", "seeds", "datasets", "extract", "benchmarks", "methods", "tune"),
+    *("moons", "toy_losses"),
+)
+OF_A_BENCHMARK = ("stream", "flow", "training")
+
+
+def check_params(values: Mapping[str, Any], params: Path) -> None:
+    """An error for what only the stage that meets it, or none at all, would notice."""
+    check_keys(values, params)
+    check_grid(values, params)
+
+
+def check_keys(values: Mapping[str, Any], params: Path) -> None:
+    """An error for a key that no stage will ever read: a slip that would change nothing.
+
+    A section of another name may be somebody else's, and is let be unless it looks like a slip.
+    """
+    for name in map(str, values):
+        hint = did_you_mean(name, list(SECTIONS))
+        if name not in SECTIONS and hint:
+            raise HCLError(f"{params}: there is no section {name!r}{hint}.")
+    benchmarks = values.get("benchmarks")
+    for benchmark, section in benchmarks.items() if isinstance(benchmarks, Mapping) else ():
+        for name in map(str, section) if isinstance(section, Mapping) else ():
+            if name not in OF_A_BENCHMARK:
+                raise HCLError(
+                    f"{params}: benchmarks.{benchmark}.{name} is not a known key"
+                    f"{did_you_mean(name, list(OF_A_BENCHMARK))}. Allowed: "
+                    f"{', '.join(OF_A_BENCHMARK)}."
+                )
 
 
 def check_grid(values: Mapping[str, Any], params: Path) -> None:

@@ -9,7 +9,7 @@ import click
 from hcl.errors import HCLError
 from hcl.settings import build, load_yaml, section
 from stages import options
-from stages.grid import check_grid
+from stages.grid import check_params
 
 
 @click.command(cls=options.Command)
@@ -29,7 +29,7 @@ def command(params: Path, benchmark: str, embeddings: Path, out: Path) -> None:
     from hcl.tasks import StreamSettings, make_benchmark, write_benchmark
 
     values = load_yaml(params)
-    check_grid(values, params)
+    check_params(values, params)
     key = f"benchmarks.{benchmark}.stream"
     settings = build(StreamSettings, section(values, key, params), params, key)
     for dataset in settings.datasets:

@@ -9,7 +9,7 @@ import click
 from hcl.errors import HCLError
 from hcl.settings import build, load_yaml, section
 from stages import options
-from stages.grid import check_grid
+from stages.grid import check_params
 from stages.inputs import input_options, read_inputs
 
 
@@ -30,7 +30,7 @@ def command(
     from hcl.training import train
 
     values = load_yaml(params)
-    check_grid(values, params)
+    check_params(values, params)
     seeds = build(tuple[int, ...], section(values, "seeds", params), params, "seeds")
     if not seeds or len(set(seeds)) != len(seeds):
         raise HCLError(f"{params}: seeds is {list(seeds)}; expected one or more, each once.")

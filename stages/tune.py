@@ -8,8 +8,9 @@ import click
 import yaml
 
 from hcl.errors import HCLError
-from hcl.settings import build, did_you_mean, load_yaml, section
+from hcl.settings import build, load_yaml, section
 from stages import options
+from stages.grid import check_params
 from stages.inputs import input_options, read_inputs
 
 
@@ -32,7 +33,8 @@ def command(
     if out.is_dir():
         raise HCLError(f"{out}: is a folder; --out names the file to write.")
     values = load_yaml(params)
-    if "tune" in values or did_you_mean("tune", list(values)):  # a slip is no section left out
+    check_params(values, params)
+    if "tune" in values:
         settings = build(TuneSettings, section(values, "tune", params), params, "tune")
     else:
         settings = TuneSettings()

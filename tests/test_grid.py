@@ -1,4 +1,4 @@
-"""A name in ``grid`` that the file does not declare stops the first stage that runs."""
+"""A name in ``grid`` that is not declared, or a key that nothing reads, stops the first stage."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ COMMANDS = {
     "fetch": ["--dataset", "digits"],
     "split": INPUTS,
     "train": [*INPUTS, "--method", "adam", "--tasks", "tasks.h5"],
+    "tune": [*INPUTS, "--method", "adam", "--tasks", "tasks.h5"],
 }
 
 
@@ -28,8 +29,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(stage: str, grid: Any) -> Result:
-    values = yaml.safe_load(PARAMS)
-    Path("params.yaml").write_text(yaml.safe_dump({**values, "grid": grid}))
+    return run_with(stage, {**yaml.safe_load(PARAMS), "grid": grid})
+
+
+def run_with(stage: str, values: dict[str, Any]) -> Result:
+    Path("params.yaml").write_text(yaml.safe_dump(values))
     return CliRunner().invoke(main, [stage, *COMMANDS[stage], "--out", "out"])
 
 
@@ -62,3 +66,25 @@ def test_names_that_are_declared_pass_and_so_does_no_grid(grid: Any) -> None:
     result = run("fetch", grid)
     assert result.exit_code == 0, result.output
     assert Path("out").exists()
+
+
+@pytest.mark.parametrize("stage", COMMANDS)
+def test_a_key_of_a_benchmark_that_nothing_reads(stage: str) -> None:
+    values = yaml.safe_load(PARAMS)
+    values["benchmarks"]["split-cifar10"]["trainings"] = {"batch_size": 8}
+    result = run_with(stage, values)
+    assert result.exit_code == 1
+    assert result.output == (
+        "Error: params.yaml: benchmarks.split-cifar10.trainings is not a known key (did you mean "
+        "'training'?). Allowed: stream, flow, training.\n"
+    )
+
+
+def test_a_section_that_looks_like_a_slip_and_one_that_does_not() -> None:
+    values = yaml.safe_load(PARAMS)
+    result = run_with("fetch", {**values, "seed": [7]})
+    assert result.exit_code == 1
+    assert (
+        result.output == "Error: params.yaml: there is no section 'seed' (did you mean 'seeds'?).\n"
+    )
+    assert run_with("fetch", {**values, "deployment": {"replicas": 2}}).exit_code == 0

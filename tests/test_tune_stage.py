@@ -96,7 +96,7 @@ def test_mistakes_are_one_line_and_leave_nothing(project):
     Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "tune": {"alhpa": [1]}}))
     refuse("tune.alhpa is not a known key (did you mean 'alpha'?)")
     Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "tunee": {"alpha": [1]}}))
-    refuse("there is no 'tune' (did you mean 'tunee'?)")
+    refuse("there is no section 'tunee' (did you mean 'tune'?)")
     write_project(project, EMBEDDINGS, WHOLE, FEW)
     refuse("benchmarks.blobs.stream.validation")
 
