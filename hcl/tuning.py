@@ -314,6 +314,8 @@ def search(
 ) -> list[Trial]:
     """Try points by ``attempt``, none of them twice.
 
+    By coordinates the start is the first of them: what is changed has to be better than what is.
+
     Args:
         start: where the search starts, and what parameters without values keep.
         values: to try, by parameter.
@@ -329,8 +331,8 @@ def search(
     here = start
     for name, choices in values.items():
         tried = {trial.point for trial in trials}
-        points = [here._replace(**{name: choice}) for choice in choices]
-        trials += attempt([point for point in points if point not in tried])
+        points = [here, *(here._replace(**{name: choice}) for choice in choices)]
+        trials += attempt([point for point in dict.fromkeys(points) if point not in tried])
         best = best_of(trials, settings.metric)
         here = here if best is None else best.point
     return trials

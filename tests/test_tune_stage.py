@@ -49,13 +49,13 @@ def test_what_was_tried_is_written_and_the_best_printed_as_parameters(project):
     result = run()
     assert result.exit_code == 0, result.output
     tried = rows()
-    assert [row["alpha"] for row in tried[:2]] == ["1", "100"]
-    assert [row["learning_rate"] for row in tried] == ["0.001", "0.001", "3e-05"]
+    assert [row["alpha"] for row in tried[:3]] == ["10", "1", "100"]
+    assert [row["learning_rate"] for row in tried] == ["0.001", "0.001", "0.001", "3e-05"]
     (best,) = [row for row in tried if row["chosen"] == "1"]
     assert best["average"] == max(row["average"] for row in tried)
 
     line, _, text = result.output.partition(" with ")
-    assert line == f"best of 3 trials: average accuracy {best['average']}"
+    assert line == f"best of 4 trials: average accuracy {best['average']}"
     assert result.output.count("\n") == 1
     assert yaml.safe_load(text)["methods"]["hcl-fr"]["benchmarks"]["blobs"] == {
         "alpha": float(best["alpha"]),
@@ -76,7 +76,7 @@ def test_the_section_may_be_left_out(project):
     result = run()
     assert result.exit_code == 0, result.output
     tried = rows()
-    assert [row["alpha"] for row in tried[:4]] == ["1", "5", "10", "100"]
+    assert [row["alpha"] for row in tried[:4]] == ["10", "1", "5", "100"]
     assert [row["learning_rate"] for row in tried[4:7]] == ["3e-05", "0.0001", "0.0003"]
     assert [row["weight_decay"] for row in tried[7:]] == ["0.001", "0.01"]  # 1e-4 was tried
 

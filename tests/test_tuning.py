@@ -68,12 +68,25 @@ def recorded(made_up, **options):
 def test_coordinates_are_taken_in_turn_from_the_best_so_far_and_nothing_twice():
     trials, rounds = recorded(lambda p: p.alpha + 1e3 * p.learning_rate - p.weight_decay)
     assert rounds == [
-        [Point(1, 1e-3, 1e-4), Point(5, 1e-3, 1e-4)],
+        [START, Point(1, 1e-3, 1e-4)],
         [Point(5, 1e-4, 1e-4)],
         [Point(5, 1e-3, 1e-2)],
     ]
     assert [trial.point for trial in trials] == [point for points in rounds for point in points]
     assert best_of(trials, "average").point == Point(5, 1e-3, 1e-4)
+
+
+def test_what_is_set_already_wins_where_nothing_in_the_list_is_better():
+    rounds = []
+
+    def attempt(points):
+        rounds.append(list(points))
+        return [Trial(point, 1.0 if point == START else 0.5) for point in points]
+
+    trials = search(START, {"alpha": (1, 100), "weight_decay": (1e-2,)}, NONE, attempt)
+    assert rounds[0] == [START, START._replace(alpha=1), START._replace(alpha=100)]
+    assert rounds[1] == [START._replace(weight_decay=1e-2)]
+    assert best_of(trials, "average").point == START
 
 
 def test_a_grid_is_every_combination_at_once():
@@ -115,9 +128,9 @@ def test_trials_have_the_values_that_they_say_and_keep_no_model(tmp_path):
         assert read.seed == 3
         assert not (path.parent / "model.safetensors").exists()
     assert used == {trial.point for trial in found.trials}
-    first, second, third = (trial.point for trial in found.trials)
-    assert (first, second) == (Point(1, 1e-3, 1e-4, 0.0), Point(100, 1e-3, 1e-4, 0.0))
-    assert third in (Point(1, 1e-3, 1e-4, 0.5), Point(100, 1e-3, 1e-4, 0.5))
+    *first, last = (trial.point for trial in found.trials)
+    assert first == [Point(alpha, 1e-3, 1e-4, 0.0) for alpha in (5, 1, 100)]
+    assert last in [point._replace(learning_rate_decay=0.5) for point in first]
     best = found.best.point
     assert found.chosen == {"alpha": best.alpha, "learning_rate_decay": best.learning_rate_decay}
 
@@ -125,10 +138,11 @@ def test_trials_have_the_values_that_they_say_and_keep_no_model(tmp_path):
 def test_a_search_starts_from_what_the_benchmark_takes(tmp_path):
     changes = MethodChanges(alpha=7, learning_rate=2e-3, weight_decay=0.0)
     method = dataclasses.replace(FR, benchmarks={"blobs": changes})
+    start = Point(7, 2e-3, 0.0, 0.0)
     found = run(tmp_path, trying(alpha=(1,)), method)
-    assert [trial.point for trial in found.trials] == [Point(1, 2e-3, 0.0, 0.0)]
+    assert [trial.point for trial in found.trials] == [start, Point(1, 2e-3, 0.0, 0.0)]
     found = run(tmp_path, trying(weight_decay=(1e-2,)), method)
-    assert [trial.point for trial in found.trials] == [Point(7, 2e-3, 1e-2, 0.0)]
+    assert [trial.point for trial in found.trials] == [start, Point(7, 2e-3, 1e-2, 0.0)]
 
 
 def test_the_validation_part_is_scored_and_the_test_part_is_never_seen(tmp_path):
@@ -189,19 +203,20 @@ def test_a_finished_trial_is_never_trained_again(tmp_path):
 
 def test_a_trial_that_diverges_has_no_scores_and_ends_no_other(tmp_path):
     found = run(tmp_path, trying(learning_rate=(1e30, 1e-3), weight_decay=(1e-2,)))
-    assert math.isnan(found.trials[0].average)
-    assert math.isnan(found.trials[0].overall)
-    assert [trial.point.learning_rate for trial in found.trials] == [1e30, 1e-3, 1e-3]
-    assert found.best in found.trials[1:]
+    assert math.isnan(found.trials[1].average)
+    assert math.isnan(found.trials[1].overall)
+    assert [trial.point.learning_rate for trial in found.trials] == [1e-3, 1e30, 1e-3]
+    assert found.best in (found.trials[0], found.trials[2])
     with pytest.raises(HCLError, match=r"each of the 2 trials .* not finite.*tune.learning_rate"):
-        run(tmp_path, trying(learning_rate=(1e30, 1e31)))
+        run(tmp_path, trying(learning_rate=(1e30, 1e31), search="grid"))
 
 
 def test_only_what_a_method_has_is_tried(tmp_path):
     adam = MethodSettings()
     found = run(tmp_path, trying(alpha=(1, 5), weight_decay=(1e-2,)), adam)
-    assert [trial.point for trial in found.trials] == [Point(None, 1e-3, 1e-2, 0.0)]
-    assert found.chosen == {"weight_decay": 1e-2}
+    tried = [trial.point for trial in found.trials]
+    assert tried == [Point(None, 1e-3, decay, 0.0) for decay in (1e-4, 1e-2)]
+    assert found.chosen == {"weight_decay": found.best.point.weight_decay}
     with pytest.raises(HCLError, match=r"nothing to try.*tune.learning_rate or tune.weight_decay"):
         run(tmp_path, trying(alpha=(1, 5)), adam)
     with pytest.raises(HCLError, match=r"method: there is nothing to tune.*kind ncm"):
@@ -256,22 +271,23 @@ def test_what_learns_by_sums_is_tuned_in_what_they_are_solved_with(method, names
 
 
 def test_what_is_chosen_for_hcl_plus_is_its_section_as_a_whole(tmp_path):
-    found = run(tmp_path, trying(ridge=(0.3,)), PLUS)
+    only = trying(ridge=(0.3,), search="grid")
+    found = run(tmp_path, only, PLUS)
     assert found.chosen == {"plus": {"projections": 20, "replay": 8, "ridge": 0.3}}
     changes = build(MethodChanges, found.chosen, "params.yaml", "m")
     tuned = dataclasses.replace(PLUS, benchmarks={"blobs": changes}).for_benchmark("blobs")
     assert tuned.plus == dataclasses.replace(PLUS.plus, ridge=0.3)
-    assert run(tmp_path, trying(ridge=(0.3,)), RANPAC).chosen == {"ridge": 0.3}
+    assert run(tmp_path, only, RANPAC).chosen == {"ridge": 0.3}
 
 
 def test_what_the_benchmark_had_stays_in_what_is_chosen(tmp_path):
     changes = MethodChanges(projections=25)
     method = dataclasses.replace(RANPAC, benchmarks={"blobs": changes})
-    found = run(tmp_path, trying(ridge=(0.3,)), method)
+    found = run(tmp_path, trying(ridge=(0.3,), search="grid"), method)
     assert found.chosen == {"projections": 25, "ridge": 0.3}
     changes = MethodChanges(alpha=7, detection=DetectionSettings(threshold=8.0))
     method = dataclasses.replace(FR, tasks="detected", benchmarks={"blobs": changes})
-    found = run(tmp_path, trying(weight_decay=(1e-2,)), method)
+    found = run(tmp_path, trying(weight_decay=(1e-2,), search="grid"), method)
     assert found.chosen == {"alpha": 7, "detection": {"threshold": 8.0}, "weight_decay": 1e-2}
 
 
