@@ -55,8 +55,8 @@ class DetectionSettings:
         threshold: λ, half the width of the typical set in standard deviations.
         minimum: batches that a window must hold before it is used.
         trim: samples left out of S at either end, the least and the most likely of a batch, past
-            the paper: one strange sample can outweigh all others in a sum. A batch that would have
-            none left is summed whole.
+            the paper: one strange sample can outweigh all others in a sum. It must be less than
+            half a batch; a shorter batch that would have none left is summed whole.
     """
 
     statistics: tuple[Statistic, ...] = ("log_px",)
@@ -81,6 +81,14 @@ class DetectionSettings:
             raise ValueError(f"threshold: is {self.threshold}; expected a number above 0.")
         if self.trim < 0:
             raise ValueError(f"trim: is {self.trim}; expected 0 or more.")
+
+    def check_batch(self, size: int) -> None:
+        """An error where trimming would leave nothing of a batch of ``size`` samples."""
+        if 2 * self.trim >= size:
+            raise ValueError(
+                f"trim: is {self.trim} samples at either end, which leaves nothing of a batch of "
+                f"{size}; expected {(size - 1) // 2} or less."
+            )
 
 
 class TypicalSet(NamedTuple):

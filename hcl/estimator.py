@@ -216,9 +216,12 @@ class HCLClassifier(_StreamClassifier):
         couplings: of the flow.
         hidden_layers: of each coupling's network.
         hidden: width of those layers.
+        spread: of their first weights: 0 starts the flow as the identity, above it as a random
+            map; see ``hcl.flows.FlowSettings``.
         epochs: passes of ``fit`` over its data; ``partial_fit`` makes one.
         batch_size: samples a step; also replay samples for each old task.
         learning_rate: of Adam.
+        learning_rate_decay: d in η/√(1 + d n), n steps into a task; 0 keeps the rate as it is.
         weight_decay: of Adam, as an L2 term.
         scaling: ``global``, ``standard`` or ``none``; see ``hcl.training.TrainingSettings``.
         mean_scale: standard deviation of each entry of a latent mean. ``auto``: 1, or as much more
@@ -250,9 +253,11 @@ class HCLClassifier(_StreamClassifier):
         couplings: int = 8,
         hidden_layers: int = 2,
         hidden: int = 128,
+        spread: float = 0.0,
         epochs: int = 20,
         batch_size: int = 32,
         learning_rate: float = 1e-3,
+        learning_rate_decay: float = 0.0,
         weight_decay: float = 1e-4,
         scaling: Literal["global", "standard", "none"] = "global",
         mean_scale: float | Literal["auto"] = "auto",
@@ -270,9 +275,11 @@ class HCLClassifier(_StreamClassifier):
         self.couplings = couplings
         self.hidden_layers = hidden_layers
         self.hidden = hidden
+        self.spread = spread
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.learning_rate_decay = learning_rate_decay
         self.weight_decay = weight_decay
         self.scaling = scaling
         self.mean_scale = mean_scale
@@ -353,7 +360,10 @@ class HCLClassifier(_StreamClassifier):
         size = self.n_features_in_
         scale = max(1.0, 8.0 / (2 * size) ** 0.5) if self.mean_scale == "auto" else self.mean_scale
         flow = FlowSettings(
-            couplings=self.couplings, hidden_layers=self.hidden_layers, hidden=self.hidden
+            couplings=self.couplings,
+            hidden_layers=self.hidden_layers,
+            hidden=self.hidden,
+            spread=self.spread,
         )
         detection = DetectionSettings(
             tuple(self.statistics),
@@ -362,11 +372,13 @@ class HCLClassifier(_StreamClassifier):
             min(self.minimum, self.window),
             self.trim,
         )
+        detection.check_batch(self.batch_size)
         method = MethodSettings(
             memory=self.memory,
             tasks="detected",
             alpha=self.alpha,
             draws=self.draws,
+            learning_rate_decay=self.learning_rate_decay,
             detection=detection,
         )
         model = build_model(flow, (size,), len(self.classes_), generator, float(scale))

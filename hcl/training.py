@@ -105,6 +105,13 @@ class Job:
     training: TrainingSettings
     seed: int
 
+    def __post_init__(self) -> None:
+        if self.method.kind == "flow" and self.method.tasks == "detected":
+            try:
+                self.method.detection.check_batch(self.training.batch_size)
+            except ValueError as error:
+                raise HCLError(f"{self.name} on {self.benchmark.name}: detection.{error}") from None
+
     def settings(self) -> dict[str, Any]:
         """What a run file says of its settings."""
         training = dataclasses.asdict(self.training)

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from hcl.estimator import HCLClassifier, HCLPlusClassifier
+from hcl.learners import falling_rate
 from tests.blobs import blobs_in_64_dimensions
 
 SMALL = HCLClassifier(
@@ -145,6 +146,23 @@ def test_settings_are_checked_when_fitting():
         HCLClassifier(statistics=()).fit(X, y)
     with pytest.raises(ValueError, match="draws: measured needs"):
         HCLClassifier(memory="buffer", draws="measured").fit(X, y)
+    with pytest.raises(ValueError, match=r"trim: is 4 .* leaves nothing of a batch of 8; .* 3 or"):
+        HCLClassifier(trim=4, batch_size=8).fit(X, y)
+
+
+def test_the_flow_starts_and_its_rate_falls_as_asked():
+    X, y = stream()[0][0]
+    spreads = []
+    for spread in (0.0, 2.0):  # of the identity all samples have one log-determinant
+        classifier = HCLClassifier(spread=spread, learning_rate=1e-12, epochs=1, random_state=0)
+        flow = classifier.fit(X, y)._learner.model.flow
+        spreads.append(float(flow(torch.from_numpy(X).float())[1].std()))
+    assert spreads[0] < 1e-4
+    assert spreads[1] > 0.1
+    falling = HCLClassifier(learning_rate=1e-3, learning_rate_decay=0.5, epochs=1).fit(X, y)
+    steps = falling.n_batches_
+    assert falling._learner.optimiser.learning_rate == falling_rate(1e-3, steps - 1, 0.5)
+    assert steps > 5
 
 
 PLUS = HCLPlusClassifier(projections=64, power=1.0, random_state=0)
