@@ -192,6 +192,12 @@ def _benchmark_html(
     seen = [r for r in results if r.latent]
     if seen:
         parts += ["<h3>The latent space after the last task</h3>", _latent_views(seen, folder)]
+    elif any(r.about["settings"]["method"].get("kind", "flow") == "flow" for r in results):
+        parts.append(
+            '<p class="note">No view of the latent space: the runs kept no model. '
+            f"<code>save_model: true</code> in <code>benchmarks.{escape(first.benchmark)}"
+            ".training</code> keeps it.</p>"
+        )
     return "\n".join(parts)
 
 

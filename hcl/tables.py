@@ -22,6 +22,7 @@ TITLES = {
 }
 UPPER_BOUND = "mtl"
 DASH = "–"
+CHANGES = "changes found"  # the head of the column
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,8 @@ def markdown(table: Table) -> str:
     header = ["method"]
     for column, compare in zip(table.columns, beside, strict=True):
         header += [title_of(column)] + (["paper", "gap"] if compare else [])
+    seeks = any(row.changes for row in table.rows)
+    header += [CHANGES] * seeks
     lines = ["| " + " | ".join(header) + " |"]
     lines.append("| --- |" + " ---: |" * (len(header) - 1))
     for row in table.rows:
@@ -225,6 +228,7 @@ def markdown(table: Table) -> str:
             cells.append(f"**{text}**" if cell.best else text)
             if compare:
                 cells += [mean_std(cell.paper, cell.paper_std), number(cell.gap, signed=True)]
+        cells += [str(row.changes or "")] * seeks
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -240,7 +244,7 @@ def plain(table: Table) -> str:
         for r in table.rows
     ]
     if any(r.changes for r in table.rows):
-        found = ["changes found", *(str(r.changes or "") for r in table.rows)]
+        found = [CHANGES, *(str(r.changes or "") for r in table.rows)]
         rows = [[*row, cell] for row, cell in zip(rows, found, strict=True)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
@@ -259,15 +263,16 @@ def latex(table: Table) -> str:
         f"\\multicolumn{{2}}{{c}}{{{title_of(column)}}}" if compare else title_of(column)
         for column, compare in zip(table.columns, beside, strict=True)
     )
+    seeks = any(row.changes for row in table.rows)
     lines = [
         f"% {table.benchmark}" + (f"; paper: {table.paper.source}" if table.paper else ""),
-        f"\\begin{{tabular}}{{l{'r' * (len(beside) + sum(beside))}}}",
+        f"\\begin{{tabular}}{{l{'r' * (len(beside) + sum(beside) + seeks)}}}",
         "\\toprule",
-        f"method & {head} \\\\",
+        f"method & {head}{f' & {CHANGES}' * seeks} \\\\",
     ]
     if any(beside):
         below = ("ours & paper" if compare else "ours" for compare in beside)
-        lines.append("& " + " & ".join(below) + " \\\\")
+        lines.append("& " + " & ".join(below) + " &" * seeks + " \\\\")
     lines.append("\\midrule")
     for row in table.rows:
         cells = [_escape(row.label)]
@@ -276,6 +281,7 @@ def latex(table: Table) -> str:
             cells.append(f"\\textbf{{{text}}}" if cell.best else text)
             if compare:
                 cells.append(_latex_number(cell.paper, cell.paper_std))
+        cells += [str(row.changes or "")] * seeks
         lines.append(" & ".join(cells) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 

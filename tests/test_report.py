@@ -71,9 +71,14 @@ def test_forgetting_is_best_where_it_is_lowest(written: Path) -> None:
 
 def test_markdown_table(built: Path) -> None:
     text = (built / "tables.md").read_text()
-    assert "| method | average accuracy | forgetting | overall accuracy |" in text
-    assert "| HCL-FR | **91.67 ± 0.00** | **12.50 ± 0.00** | **91.67 ± 0.00** |" in text
-    assert re.search(r"\| CURL \| .* \| – \|\n", text)
+    assert "| method | average accuracy | forgetting | overall accuracy | changes found |" in text
+    assert "| HCL-FR | **91.67 ± 0.00** | **12.50 ± 0.00** | **91.67 ± 0.00** |  |" in text
+    assert re.search(r"\| HCL-FR \(TA\) \| .* \| 2/2, 1 false \|\n", text)
+    assert re.search(r"\| CURL \| .* \| – \|  \|\n", text)
+    headline, by_task = text.split("Final accuracy on each task")
+    for table, columns in ((headline, 5), (by_task, 4)):  # changes are no matter of single tasks
+        rows = [line for line in table.splitlines() if line.startswith("|")]
+        assert {row.count("|") - 1 for row in rows} == {columns}
     assert "The paper has no results for this benchmark" in text
 
 
@@ -118,7 +123,18 @@ def test_latex_table(built: Path) -> None:
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 2
     assert "HCL-FR & \\textbf{$91.67${\\scriptsize$\\,\\pm\\,0.00$}}" in text
     body = [line for line in text.splitlines() if line.endswith("\\\\")]
-    assert {line.count("&") for line in body} == {3}
+    assert [line.count("&") for line in body] == [4] * 6 + [3] * 6  # changes found, and tasks
+    assert body[0].endswith("overall accuracy & changes found \\\\")
+    assert next(line for line in body if "2/2, 1 false" in line).startswith("HCL-FR (TA) &")
+
+
+def test_a_page_without_a_view_of_the_latent_space_says_why(written: Path, tmp_path: Path) -> None:
+    note = "<code>save_model: true</code> in <code>benchmarks.toy.training</code>"
+    for methods, said in ((("adam", "curl"), True), (("adam", "hcl-fr"), False)):
+        grid = report.Grid(benchmarks=("toy",), methods=methods)
+        results = report.read_results(written / "metrics", written / "scores", grid)
+        report.write_report(tmp_path / "report", results)
+        assert (note in (tmp_path / "report/index.html").read_text()) == said
 
 
 def test_the_headline_that_is_printed(built: Path) -> None:
