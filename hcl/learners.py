@@ -86,7 +86,7 @@ class MethodChanges:
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """One method, by data; the table above lists the paper's.
+    """One method, by data.
 
     Attributes:
         kind: what learns: the paper's flow, CURL's VAE, a closed form, or HCL+.
@@ -97,7 +97,8 @@ class MethodSettings:
             ``measured`` takes the means and the covariance that the latents of a task had.
         buffer_size: samples stored for each task by ``buffer``.
         learning_rate: instead of the benchmark's.
-        learning_rate_decay: d of ``falling_rate``; 0 keeps the rate as it is. Paper: silent.
+        learning_rate_decay: d in η/√(1 + d n), n steps into a task; 0 keeps the rate as it is.
+            Paper: silent.
         weight_decay: instead of the benchmark's.
         detection: of ``tasks: detected`` with ``kind: flow``.
         vae: of ``kind: vae``.

@@ -140,13 +140,13 @@ def _convert(kind: Any, value: Any, where: str, key: str) -> Any:
             return value
     else:
         raise TypeError(f"settings can't hold {kind!r} ({key})")
-    raise HCLError(f"{where}: {key} is {_show(value)}; expected {_describe(kind)}.")
+    raise HCLError(f"{where}: {key} is {_show(value)}; expected {describe(kind)}.")
 
 
 def _convert_dataclass(kind: type, value: Any, where: str, key: str) -> Any:
     label = key or "the file"
     if not isinstance(value, Mapping):
-        raise HCLError(f"{where}: {label} is {_show(value)}; expected {_describe(kind)}.")
+        raise HCLError(f"{where}: {label} is {_show(value)}; expected {describe(kind)}.")
     fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
     for name in value:
         if name not in fields:
@@ -162,7 +162,7 @@ def _convert_dataclass(kind: type, value: Any, where: str, key: str) -> Any:
             arguments[name] = _convert(hints[name], value[name], where, _join(key, name))
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise HCLError(
-                f"{where}: {_join(key, name)} is missing; expected {_describe(hints[name])}."
+                f"{where}: {_join(key, name)} is missing; expected {describe(hints[name])}."
             )
     try:
         return kind(**arguments)
@@ -186,18 +186,19 @@ def _convert_union(choices: tuple[Any, ...], value: Any, where: str, key: str) -
             return _convert(choice, value, where, key)
         except HCLError:
             continue
-    expected = " or ".join(map(_describe, choices))
+    expected = " or ".join(map(describe, choices))
     raise HCLError(f"{where}: {key} is {_show(value)}; expected {expected}.")
 
 
-def _describe(kind: Any) -> str:
+def describe(kind: Any) -> str:
+    """What a value of a type looks like in the file, in words."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
-        return " or ".join(map(_describe, arguments))
+        return " or ".join(map(describe, arguments))
     if origin is Literal:
         return "one of " + ", ".join(map(str, arguments))
     if origin is tuple:
-        return f"a list, each item {_describe(arguments[0])}"
+        return f"a list, each item {describe(arguments[0])}"
     if origin is dict or (dataclasses.is_dataclass(kind) and isinstance(kind, type)):
         names = [f.name for f in dataclasses.fields(kind)] if origin is None else []
         return "a section" + (f" with the keys {', '.join(names)}" if names else "")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -56,3 +59,27 @@ def test_overrides_name_benchmarks_that_exist() -> None:
     for name, values in VALUES["methods"].items():
         method = build(MethodSettings, values, PARAMS, f"methods.{name}")
         assert set(method.benchmarks) <= set(VALUES["benchmarks"])
+
+
+@pytest.fixture(scope="module")
+def page() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("parameters", ROOT / "docs" / "parameters.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_of_parameters_is_what_the_code_says(page: ModuleType) -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run `python docs/parameters.py`"
+
+
+def test_every_section_is_in_the_table_and_every_key_explained(page: ModuleType) -> None:
+    assert {settings for _, settings in SECTIONS} <= set(page.SECTIONS.values())
+    explained = 0
+    for settings in page.SECTIONS.values():
+        said = page.meanings(settings)
+        if said:  # else the section is explained as a whole
+            assert list(said) == [field.name for field in dataclasses.fields(settings)]
+            assert all(said.values())
+            explained += 1
+    assert explained > 10
