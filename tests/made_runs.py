@@ -111,14 +111,18 @@ def write_runs(folder: Path, runs: Sequence[Run], benchmark: Benchmark) -> None:
 
 
 def write_result(
-    folder: Path, benchmark: Benchmark, method: str, wrong: Sequence[Sequence[tuple[int, int]]]
+    folder: Path,
+    benchmark: Benchmark,
+    method: str,
+    wrong: Sequence[Sequence[tuple[int, int]]],
+    first_seed: int = 0,
 ) -> None:
-    """Score one run a seed, with the answers in ``wrong[seed]`` wrong."""
+    """Score one run a seed, from ``first_seed`` on, with the answers in ``wrong`` wrong."""
     verdicts = {BATCHES: 1, 2 * BATCHES + 3: 1, 30: 1} if method.endswith("-ta") else None
     known = method not in ("curl", "ncm")
     runs = [
         make_run(benchmark, method, seed, answers, known, verdicts)
-        for seed, answers in enumerate(wrong)
+        for seed, answers in enumerate(wrong, first_seed)
     ]
     scores = [evaluation.score(run, benchmark) for run in runs]
     attributes = {"pictures": {"backbone": "lite0.in1k", "weights_sha256": "12" * 32}}

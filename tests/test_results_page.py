@@ -44,9 +44,11 @@ def test_every_file_that_the_pages_name_is_there() -> None:
     assert named > 50
 
 
-def write_report(folder: Path, wrong: dict[str, list[list[tuple[int, int]]]]) -> Path:
+def write_report(
+    folder: Path, wrong: dict[str, list[list[tuple[int, int]]]], first_seed: int = 0
+) -> Path:
     for method, answers in wrong.items():
-        write_result(folder, make_benchmark(), method, answers)
+        write_result(folder, make_benchmark(), method, answers, first_seed)
     grid = report.Grid(benchmarks=("toy",), methods=tuple(wrong))
     results = report.read_results(folder / "metrics", folder / "scores", grid)
     report.write_report(folder / "report", results)
@@ -75,3 +77,32 @@ def test_a_report_replaces_the_methods_that_it_has(page: ModuleType, tmp_path: P
         ("hcl-fr-ta", "0", "c0ffee"),
         ("hcl-fr-ta", "1", "c0ffee"),
     ]
+
+
+def test_seeds_are_joined_as_if_they_had_run_together(page: ModuleType, tmp_path: Path) -> None:
+    methods = ("adam", "curl", "hcl-fr-ta")  # CURL has no overall accuracy
+    answers = [[(2, s) for s in range(count)] for count in (6, 4, 1)]
+    parts = {
+        "whole": write_report(tmp_path / "whole", dict.fromkeys(methods, answers)),
+        "early": write_report(tmp_path / "early", dict.fromkeys(methods, answers[:2])),
+        "late": write_report(tmp_path / "late", dict.fromkeys(methods, answers[2:]), first_seed=2),
+    }
+    for name in ("together", "joined"):
+        (tmp_path / name).mkdir()
+    page.add(parts["whole"], "c0ffee", tmp_path / "together")
+    page.add(parts["early"], "c0ffee", tmp_path / "joined")
+    page.add(parts["late"], "c0ffee", tmp_path / "joined", join=True)
+    for file in ("toy.csv", "runs.csv"):
+        together, joined = (rows(tmp_path / name / file) for name in ("together", "joined"))
+        assert joined == together
+        assert {row["method"] for row in joined} == set(methods)
+    reported = {(row["method"], row["metric"]): row for row in rows(parts["whole"] / "tables.csv")}
+    means = rows(tmp_path / "joined/toy.csv")
+    assert len(means) == len(reported)
+    for row in means:
+        there = reported[row["method"], row["metric"]]
+        for key in ("mean", "std", "gap"):
+            assert (row[key] == "") == (there[key] == "")
+            assert float(row[key] or 0) == pytest.approx(float(there[key] or 0), abs=2e-4)
+    page.add(parts["late"], "decade", tmp_path / "joined", join=True)
+    assert {row["commit"] for row in rows(tmp_path / "joined/toy.csv")} == {"c0ffee decade"}

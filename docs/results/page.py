@@ -2,11 +2,13 @@
 
     python docs/results/page.py
     python docs/results/page.py --add report --commit 5fd4a9e
+    python docs/results/page.py --join report --commit 5fd4a9e
 
-The first writes the tables into the page and the figures into docs/figures. The second takes over
-the numbers of a report that `hcl report` wrote before that: a method's rows on a benchmark replace
-those that were there, and every run gets its row in runs.csv; the commit is that of the code which
-trained them.
+The first writes the tables into the page and the figures into docs/figures. The others take over
+the numbers of a report that `hcl report` wrote before that; the commit is that of the code which
+trained them. With --add the runs of a method on a benchmark replace those that were there; with
+--join they stand beside those of other seeds in runs.csv, which must have the same settings, and
+the means are taken over all of them.
 """
 
 from __future__ import annotations
@@ -72,18 +74,37 @@ def merged(old: Sequence[Row], new: Sequence[Row], keys: Sequence[str]) -> list[
     return sorted([*kept, *new], key=lambda row: (row["benchmark"], ORDER.index(row["method"])))
 
 
-def add(report: Path, commit: str, folder: Path = HERE) -> None:
-    """Take over the numbers of a report."""
-    rows = [{**row, "commit": commit} for row in read_rows(report / "tables.csv")]
+def add(report: Path, commit: str, folder: Path = HERE, join: bool = False) -> None:
+    """Take over the numbers of a report, in place of a method's runs or (``join``) beside them."""
+    path = folder / RUNS
+    new = [{**row, "commit": commit} for row in read_rows(report / "seeds.csv")]
+    keys = ("benchmark", "method", "seed") if join else ("benchmark", "method")
+    runs = merged(read_rows(path), new, keys)
+    runs.sort(key=lambda row: (row["benchmark"], ORDER.index(row["method"]), int(row["seed"])))
+    write_rows(path, runs)
+    rows = read_rows(report / "tables.csv")
     for row in rows:
         del row["best"]  # among the methods of that report
+        summarise(row, [run for run in runs if all(run[k] == row[k] for k in keys[:2])])
     for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
         path = folder / f"{benchmark}.csv"
-        new = [row for row in rows if row["benchmark"] == benchmark]
-        write_rows(path, merged(read_rows(path), new, ("benchmark", "method")))
-    runs = [{**row, "commit": commit} for row in read_rows(report / "seeds.csv")]
-    path = folder / RUNS
-    write_rows(path, merged(read_rows(path), runs, ("benchmark", "method", "seed")))
+        of_benchmark = [row for row in rows if row["benchmark"] == benchmark]
+        write_rows(path, merged(read_rows(path), of_benchmark, ("benchmark", "method")))
+
+
+def summarise(row: Row, runs: Sequence[Row]) -> None:
+    """Put the mean and the standard deviation over a method's runs into the row of a metric."""
+    row["seeds"] = str(len(runs))
+    row["commit"] = " ".join(dict.fromkeys(run["commit"] for run in runs))
+    values = [float(run[row["metric"]]) for run in runs if run[row["metric"]]]
+    if not values:  # not defined, such as the overall accuracy of CURL
+        return
+    mean, std = float(np.mean(values)), float(np.std(values))
+    row["mean"] = f"{mean:.4f}"
+    if not row["metric"].startswith("changes_"):
+        row["std"] = f"{std:.4f}" if len(values) > 1 else ""
+    if row["paper_mean"]:
+        row["gap"] = f"{mean - float(row['paper_mean']):.4f}"
 
 
 def number(row: Row | None) -> str:
@@ -174,15 +195,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--add", type=Path, help="folder that `hcl report` wrote")
+    reports = parser.add_mutually_exclusive_group()
+    reports.add_argument("--add", type=Path, help="folder that `hcl report` wrote")
+    reports.add_argument("--join", type=Path, help="the same, with seeds beside those there are")
     parser.add_argument("--commit", help="of the code that trained what is added")
     options = parser.parse_args()
-    if options.add is not None:
+    report = options.add or options.join
+    if report is not None:
         if not options.commit:
-            parser.error("--add needs --commit")
-        if not (options.add / "tables.csv").exists():
-            parser.error(f"{options.add}: has no tables.csv; make it with `hcl report`")
-        add(options.add, options.commit)
+            parser.error("--add and --join need --commit")
+        if not (report / "tables.csv").exists():
+            parser.error(f"{report}: has no tables.csv; make it with `hcl report`")
+        add(report, options.commit, join=options.join is not None)
     PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     by_task("split-cifar10-single-pass", "split-cifar10-single-pass-by-task")
     by_task("split-cifar10", "split-cifar10-by-task")
