@@ -1,9 +1,11 @@
-"""Which modules of the project a module imports, directly or through others."""
+"""Which modules of the project a module imports, directly or through others; scripts as modules."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,3 +38,13 @@ def closure(path: Path) -> set[Path]:
         done.add(path)
         left |= imported_by(path) - done
     return done
+
+
+def load_script(path: Path) -> ModuleType:
+    """A script of the documents as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

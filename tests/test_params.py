@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +18,7 @@ from hcl.tasks import StreamSettings
 from hcl.toy_losses import ToySettings
 from hcl.training import TrainingSettings
 from hcl.tuning import TuneSettings
-from tests.imports import ROOT
+from tests.imports import ROOT, load_script
 
 PARAMS = ROOT / "params.yaml"
 VALUES = load_yaml(PARAMS)
@@ -63,10 +62,7 @@ def test_overrides_name_benchmarks_that_exist() -> None:
 
 @pytest.fixture(scope="module")
 def page() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("parameters", ROOT / "docs" / "parameters.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "docs" / "parameters.py")
 
 
 def test_the_table_of_parameters_is_what_the_code_says(page: ModuleType) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from hcl import report
+from tests.imports import load_script
 from tests.made_runs import make_benchmark, write_result
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -18,10 +18,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 @pytest.fixture(scope="module")
 def page() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("page", DOCS / "results" / "page.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(DOCS / "results" / "page.py")
 
 
 def rows(path: Path) -> list[dict[str, str]]:
