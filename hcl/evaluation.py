@@ -37,6 +37,7 @@ from hcl.tasks import Benchmark
 # What an embedding file says of itself that a reader of the results wants to know.
 PROVENANCE = ("backbone", "weights", "weights_sha256", "transform", "data_sha256", "versions")
 STATISTICS = ("log_px", "log_pz", "log_det")  # S1, S2, S3
+SCORE_FILES = ("accuracy.csv", "metrics.csv", "trace.csv", "latent.csv", "about.json")
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+
+from hcl.errors import HCLError
 
 
 @contextmanager
@@ -19,8 +22,11 @@ def replacing(path: str | Path) -> Iterator[Path]:
     A reader sees what was there before or the new content, never a part of it. If the block raises,
     what was written is removed and ``path`` stays as it was.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = Path(path).absolute()  # "." has no name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HCLError(f"{path}: can't be written ({error.strerror}).") from None
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     remove(partial)
     try:
@@ -35,6 +41,42 @@ def replacing(path: str | Path) -> Iterator[Path]:
             os.replace(partial, path)
     finally:
         remove(partial)
+
+
+def check_file_to_write(path: Path, option: str) -> None:
+    """An error where ``path`` can't become a file; before any work is done for it."""
+    if path.is_dir():
+        raise HCLError(f"{path}: is a folder; {option} names the file to write.")
+    _check_place(path)
+
+
+def check_folder_to_write(path: Path, option: str, ours: Sequence[str]) -> None:
+    """An error where ``path`` can't become a folder, or holds what would be lost by that.
+
+    A folder that is written anew is replaced as a whole. ``ours`` are patterns of the names that
+    are written to it: nothing else may be in it.
+    """
+    if path.exists() and not path.is_dir():
+        raise HCLError(f"{path}: is a file; {option} names the folder to write.")
+    _check_place(path)
+    if path.is_dir():
+        names = sorted(entry.name for entry in path.iterdir())
+        others = [name for name in names if not any(fnmatch(name, one) for one in ours)]
+        if others:
+            listed = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+            raise HCLError(
+                f"{path}: holds what this command did not write ({listed}), and would lose it; "
+                f"name another folder with {option}."
+            )
+
+
+def _check_place(path: Path) -> None:
+    """Whether the folder of ``path`` is there and can be written to, or can be made."""
+    place = path.absolute().parent
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise HCLError(f"{path}: can't be written, because {place} can't be written to.")
 
 
 def remove(path: Path) -> None:

@@ -36,6 +36,7 @@ from hcl.paper import METRICS
 from hcl.results import Result, read_result
 from hcl.studies import METHODS, MoonsStudy, ToyLosses, moons_panels, toy_panel
 
+REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures")
 STATISTIC_LABELS = {
     "log_px": "log-likelihood S₁",
     "log_pz": "latent log-likelihood S₂",
@@ -123,6 +124,8 @@ def _markdown(headlines: dict[str, tables.Table], tasks: dict[str, tables.Table]
     parts = []
     for name, table in headlines.items():
         parts.append(f"## {name}\n\n{tables.markdown(table)}\n{_paper_note(table)}\n")
+        if any(row.changes for row in table.rows):
+            parts.append(f"{tables.CHANGES_NOTE}\n")
         parts.append(f"Final accuracy on each task:\n\n{tables.markdown(tasks[name])}")
     note = (
         "Percent, mean ± standard deviation over seeds (population). Bold: best of its column, "
@@ -414,8 +417,8 @@ def _traces(results: Sequence[Result], folder: Path) -> str:
         )
         html.append(figure_html(picture))
     html.append(
-        '<p class="note">The statistic that the detector looks at, summed over each training '
-        "batch, of the first seed; values beyond the frame are cut. All seeds and statistics: "
+        '<p class="note">The statistic that the detector looks at, of each training batch of the '
+        "first seed; values beyond the frame are cut. All seeds and statistics: "
         "<code>trace.csv</code> in the scores.</p>"
     )
     return "\n".join(html)

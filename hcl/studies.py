@@ -24,6 +24,8 @@ Array = NDArray[np.floating]
 
 VIEW = (-1.7, 2.7, -1.2, 1.7)  # left, right, bottom, top of the plane in which moons are drawn
 METHODS = {"gr": "HCL-GR", "fr": "HCL-FR"}
+MOONS_FILES = ("arrays.npz", "moons.*")
+TOY_FILES = ("toy-losses.*",)
 
 
 @dataclass(frozen=True)

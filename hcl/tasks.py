@@ -95,6 +95,8 @@ class StreamSettings:
                 raise ValueError(f"epochs: is {epochs}; expected 1 or more.")
         if isinstance(self.tasks, tuple) and not self.tasks:
             raise ValueError("tasks: is empty; name at least one task.")
+        if self.seed < 0:
+            raise ValueError(f"seed: is {self.seed}; expected 0 or more.")
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -171,25 +173,26 @@ class Benchmark:
         )
 
 
-def first_difference(here: Benchmark, there: Benchmark) -> str | None:
-    """What the first difference between two benchmarks is, in words; ``None`` for equal ones."""
-    order, other = ([s.task + 1 for s in b.stream] for b in (here, there))
+def first_difference(found: Benchmark, asked: Benchmark) -> str | None:
+    """Where a benchmark first differs from what is asked for, in words; ``None`` if nowhere."""
+    order, other = ([s.task + 1 for s in b.stream] for b in (found, asked))
     if order != other:
-        return f"the order is {order}, not {other}"
-    epochs, others = ([s.epochs for s in b.stream] for b in (here, there))
+        return f"its order is {order}, asked for is {other}"
+    epochs, others = ([s.epochs for s in b.stream] for b in (found, asked))
     if epochs != others:
-        return f"the epochs are {epochs}, not {others}"
-    for number, (a, b) in enumerate(zip(here.tasks, there.tasks, strict=True), start=1):
+        return f"its epochs are {epochs}, asked for are {others}"
+    for number, (a, b) in enumerate(zip(found.tasks, asked.tasks, strict=True), start=1):
         if (a.dataset, a.classes) != (b.dataset, b.classes):
-            classes = (f"{list(task.classes)} of {task.dataset}" for task in (a, b))
-            return f"task {number} has the classes {', not '.join(classes)}"
+            mine, yours = (f"{list(task.classes)} of {task.dataset}" for task in (a, b))
+            return f"its task {number} has the classes {mine}, asked for are {yours}"
         for name in PARTS:
-            mine, yours = getattr(a, name), getattr(b, name)
-            if not (np.array_equal(mine.rows, yours.rows) and np.array_equal(mine.y, yours.y)):
-                counts = f"{len(mine.y)}, not {len(yours.y)}"
-                how = "others" if len(mine.y) == len(yours.y) else counts
-                return f"the {name} samples of task {number} are {how}"
-    return None if here.sources == there.sources else "the embeddings are others"
+            here, there = getattr(a, name), getattr(b, name)
+            if len(here.y) != len(there.y):
+                counts = f"{len(here.y)} {name} samples, asked for are {len(there.y)}"
+                return f"its task {number} has {counts}"
+            if not (np.array_equal(here.rows, there.rows) and np.array_equal(here.y, there.y)):
+                return f"its task {number} has other {name} samples"
+    return None if found.sources == asked.sources else "it was made from other embeddings"
 
 
 def make_benchmark(

@@ -51,6 +51,7 @@ from hcl.vector_flows import RealNVP
 
 FITTING_SAMPLES = 4096  # of the first task, for the scaling
 LOOK_AT_LOSS_EVERY = 50  # steps on a GPU, where a look makes it wait
+RUN_FILES = ("seed-*.h5", "seed-*.safetensors")  # what ``train`` writes
 CLOSED_FORM_BATCH = 1024  # sums do not depend on it; larger products are faster
 
 
@@ -89,7 +90,7 @@ class TrainingSettings:
         for name in ("learning_rate", "mean_scale"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: is {getattr(self, name)}; expected a number above 0.")
-        if self.weight_decay < 0:
+        if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay: is {self.weight_decay}; expected 0 or more.")
 
 
@@ -104,13 +105,6 @@ class Job:
     flow: FlowSettings
     training: TrainingSettings
     seed: int
-
-    def __post_init__(self) -> None:
-        if self.method.kind == "flow" and self.method.tasks == "detected":
-            try:
-                self.method.detection.check_batch(self.training.batch_size)
-            except ValueError as error:
-                raise HCLError(f"{self.name} on {self.benchmark.name}: detection.{error}") from None
 
     def settings(self) -> dict[str, Any]:
         """What a run file says of its settings."""

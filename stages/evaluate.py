@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from hcl.errors import HCLError
-from hcl.settings import build, load_yaml, section
+from hcl.settings import load_yaml
 from stages import options
+from stages.reading import read_seeds, read_tasks
 
 
 @click.command(cls=options.Command)
@@ -41,15 +41,12 @@ def command(
     """
     from hcl import evaluation
     from hcl.embeddings import read
-    from hcl.files import write_json
-    from hcl.tasks import read_benchmark
+    from hcl.files import check_file_to_write, check_folder_to_write, write_json
 
-    seeds = build(tuple[int, ...], section(load_yaml(params), "seeds", params), params, "seeds")
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise HCLError(f"{params}: seeds is {list(seeds)}; expected one or more, each once.")
-    stream = read_benchmark(tasks)
-    if stream.name != benchmark:
-        raise HCLError(f"{tasks}: holds the tasks of {stream.name}, expected {benchmark}.")
+    check_file_to_write(metrics, "--metrics")
+    check_folder_to_write(scores, "--scores", evaluation.SCORE_FILES)
+    seeds = read_seeds(load_yaml(params), params)
+    stream = read_tasks(tasks, benchmark)
     found = evaluation.read_runs(runs, stream, method, seeds)
     sources = {}
     if embeddings is not None:

@@ -21,7 +21,9 @@ def command(params: Path, raw: Path, out: Path) -> None:
     finished batch when it is started again.
     """
     from hcl.extraction import ExtractSettings, extract
+    from hcl.files import check_file_to_write
 
+    check_file_to_write(out, "--out")
     values = section(load_yaml(params), "extract", params)
     count, size = extract(raw, out, build(ExtractSettings, values, params, "extract"))
     click.echo(f"{out}: {count} embeddings of {size} numbers")

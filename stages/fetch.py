@@ -31,10 +31,12 @@ from stages.options import PATH, Command, params
 def command(params: Path, dataset: str, out: Path, data: Path | None, downloads: Path) -> None:
     """Bring a data set into one raw file, from its official source or from your own files."""
     from hcl.datasets import DatasetSettings, fetch
+    from hcl.files import check_file_to_write
     from hcl.settings import build, load_yaml, section
 
     values = load_yaml(params)
     check_params(values, params)
     key = f"datasets.{dataset}"
     settings = build(DatasetSettings, section(values, key, params), params, key)
+    check_file_to_write(out, "--out")
     fetch(dataset, settings, out, data=data, downloads=downloads)

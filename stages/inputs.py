@@ -11,6 +11,7 @@ import click
 from hcl.errors import HCLError
 from hcl.settings import build, did_you_mean, load_yaml, section
 from stages import options
+from stages.reading import read_tasks
 
 if TYPE_CHECKING:
     from hcl.embeddings import Embeddings
@@ -58,7 +59,7 @@ def read_inputs(params: Path, benchmark: str, method: str, tasks: Path, embeddin
     from hcl.embeddings import read
     from hcl.flows import FlowSettings
     from hcl.learners import MethodSettings
-    from hcl.tasks import StreamSettings, first_difference, make_benchmark, read_benchmark
+    from hcl.tasks import StreamSettings, first_difference, make_benchmark
     from hcl.training import TrainingSettings
 
     values = load_yaml(params)
@@ -77,23 +78,27 @@ def read_inputs(params: Path, benchmark: str, method: str, tasks: Path, embeddin
                 f"that name{hint}; it is not used.",
                 err=True,
             )
+    watched = settings.for_benchmark(benchmark)
+    if watched.kind == "flow" and watched.tasks == "detected":
+        try:
+            watched.detection.check_batch(training.batch_size)
+        except ValueError as error:
+            raise HCLError(f"{params}: methods.{method}: detection.{error}") from None
     if embeddings.is_file():
         raise HCLError(f"{embeddings}: is a file; --embeddings names the folder that it is in.")
-    stream = read_benchmark(tasks)
-    if stream.name != benchmark:
-        raise HCLError(f"{tasks}: holds the tasks of {stream.name}, expected {benchmark}.")
+    stream = read_tasks(tasks, benchmark)
     sources = {s.dataset: read(embeddings / f"{s.dataset}.h5") for s in stream.sources}
     if "stream" in values["benchmarks"][benchmark]:  # in a file of the pipeline's; else believed
         key = f"{key}.stream"
         asked = build(StreamSettings, section(values, key, params), params, key)
-        again = f"Split again: `dvc repro split@{benchmark}`."
+        again = f"Make it again with `hcl split`, or `dvc repro split@{benchmark}`."
         if set(asked.datasets) != sources.keys():
             raise HCLError(
                 f"{tasks}: is made of {', '.join(sources)}, but {key} in {params} names "
                 f"{', '.join(asked.datasets)}. {again}"
             )
         made = make_benchmark(benchmark, asked, sources, f"{params}: {key}")
-        difference = first_difference(made, stream)
+        difference = first_difference(stream, made)
         if difference is not None:
             raise HCLError(
                 f"{tasks}: is not what {key} in {params} asks for: {difference}. {again}"

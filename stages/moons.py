@@ -22,9 +22,11 @@ def command(params: Path, out: Path) -> None:
     the only replay. Writes the figure, the arrays behind it and the numbers, and prints how far
     the points moved in latent space and what the first moon's log-likelihood lost.
     """
+    from hcl.files import check_folder_to_write
     from hcl.moons import MoonsSettings, study
-    from hcl.studies import METHODS, write_moons
+    from hcl.studies import METHODS, MOONS_FILES, write_moons
 
+    check_folder_to_write(out, "--out", MOONS_FILES)
     settings = build(MoonsSettings, section(load_yaml(params), "moons", params), params, "moons")
     found = study(settings)
     write_moons(out, found)

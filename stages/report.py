@@ -30,9 +30,11 @@ def command(
     Writes one page that opens offline (index.html), the tables as Markdown, CSV and LaTeX, and
     the figures as PNG and SVG; prints the headline table.
     """
-    from hcl.report import Grid, read_results, write_report
+    from hcl.files import check_folder_to_write
+    from hcl.report import REPORT_FILES, Grid, read_results, write_report
     from hcl.studies import read_moons, read_toy_losses
 
+    check_folder_to_write(out, "--out", REPORT_FILES)
     grid = build(Grid, section(load_yaml(params), "grid", params), params, "grid")
     results = read_results(metrics, scores, grid)
     headline = write_report(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from hcl.errors import HCLError
-from hcl.settings import build, load_yaml, section
+from hcl.settings import load_yaml
 from stages import options
 from stages.grid import check_params
 from stages.inputs import input_options, read_inputs
+from stages.reading import read_seeds
 
 
 @click.command(cls=options.Command, short_help="Learn the tasks of a benchmark with one method.")
@@ -25,15 +25,15 @@ def command(
     segment of the stream. What is finished or was stopped is kept in `.hcl/runs` and not trained
     again.
     """
+    from hcl.files import check_folder_to_write
     from hcl.runs import read_run
     from hcl.store import STORE, finished_runs
-    from hcl.training import train
+    from hcl.training import RUN_FILES, train
 
+    check_folder_to_write(out, "--out", RUN_FILES)
     values = load_yaml(params)
     check_params(values, params)
-    seeds = build(tuple[int, ...], section(values, "seeds", params), params, "seeds")
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise HCLError(f"{params}: seeds is {list(seeds)}; expected one or more, each once.")
+    seeds = read_seeds(values, params)
     before = finished_runs()
     train(*read_inputs(params, benchmark, method, tasks, embeddings), seeds, out)
     found = sum(read_run(out / f"seed-{seed}.h5").fingerprint in before for seed in seeds)

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 import yaml
 
-from hcl.errors import HCLError
 from hcl.settings import build, load_yaml, section
 from stages import options
 from stages.grid import check_params
@@ -28,10 +27,10 @@ def command(
     parameter file. Test samples are not looked at. What is finished or was stopped is kept in
     `.hcl/runs` and not trained again.
     """
+    from hcl.files import check_file_to_write
     from hcl.tuning import TuneSettings, tune, write_tuning
 
-    if out.is_dir():
-        raise HCLError(f"{out}: is a folder; --out names the file to write.")
+    check_file_to_write(out, "--out")
     values = load_yaml(params)
     check_params(values, params)
     if "tune" in values:
@@ -43,7 +42,5 @@ def command(
     changes = {"methods": {method: {"benchmarks": {benchmark: found.chosen}}}}
     entry = yaml.safe_dump(changes, default_flow_style=True, sort_keys=False, width=10_000).strip()
     reached = getattr(found.best, settings.metric)
-    click.echo(
-        f"best of {len(found.trials)} trials: {settings.metric} accuracy {reached:.4f} "
-        f"with {entry[1:-1]}"
-    )
+    trials = "1 trial" if len(found.trials) == 1 else f"{len(found.trials)} trials"
+    click.echo(f"best of {trials}: {settings.metric} accuracy {reached:.4f} with {entry[1:-1]}")

@@ -118,7 +118,7 @@ def test_tasks_of_another_benchmark_are_refused(tmp_path: Path) -> None:
     prepare(tmp_path)
     result = evaluate(tmp_path, benchmark="other")
     assert result.exit_code == 1
-    assert "toy.h5: holds the tasks of toy, expected other." in result.output
+    assert "toy.h5: holds the tasks of toy, expected other; name" in result.output
 
 
 def test_a_missing_seed_is_named(tmp_path: Path) -> None:

@@ -183,8 +183,17 @@ BAD_PARAMETERS = [
     ("train", "benchmarks.trees.flow.couplings", "many", "benchmarks.trees.flow.couplings"),
     ("train", "benchmarks.trees.training.learning_rate", -1, "learning_rate"),
     ("train", "methods.hcl-fr-ta.alhpa", 1, "methods.hcl-fr-ta.alhpa is not a known key"),
-    ("train", "benchmarks.trees.stream", OTHER_STREAM, "the epochs are [3, 3], not [2, 2]"),
+    (
+        "train",
+        "benchmarks.trees.stream",
+        OTHER_STREAM,
+        "[2, 2], asked for are [3, 3]",
+    ),
     ("train", "seeds", [0, "one"], "seeds[1] is 'one'"),
+    ("train", "seeds", [-1], "seeds is [-1]; expected one or more, each once, from 0 on"),
+    ("split", "benchmarks.trees.stream.seed", -3, "benchmarks.trees.stream.seed: is -3"),
+    ("moons", "moons.seed", -1, "moons.seed: is -1"),
+    ("moons", "moons.noise", -0.5, "moons.noise: is -0.5"),
     ("evaluate", "seeds", [7], "seed-7"),
     ("report", "grid.methods", ["hcl-fr-ta", "ncm"], "ncm"),
 ]
@@ -244,6 +253,47 @@ def test_an_input_that_is_missing_or_broken_is_named(
         expect_one_line(stage, path)
     finally:
         file.write_bytes(whole)
+
+
+WRITES = {
+    "fetch": {"--out": "file"},
+    "extract": {"--out": "file"},
+    "split": {"--out": "file"},
+    "train": {"--out": "folder"},
+    "evaluate": {"--metrics": "file", "--scores": "folder"},
+    "moons": {"--out": "folder"},
+    "toy-losses": {"--out": "folder"},
+    "report": {"--out": "folder"},
+}
+
+
+@pytest.mark.parametrize(("stage", "option"), [(s, o) for s, made in WRITES.items() for o in made])
+def test_an_output_of_the_wrong_kind_is_refused_and_nothing_lost(
+    project: Path, tmp_path: Path, stage: str, option: str
+) -> None:
+    assert set(WRITES) == set(STAGES)
+    (tmp_path / "mine").mkdir()
+    thesis = tmp_path / "mine" / "thesis.txt"
+    thesis.write_text("years of work")
+    is_file = WRITES[stage][option] == "file"
+    for out, message in (
+        (tmp_path / "mine", f"is a folder; {option}" if is_file else "did not write (thesis.txt)"),
+        (thesis / "x", "can't be written"),
+        *([] if is_file else [(thesis, f"is a file; {option}")]),
+    ):
+        result = run(stage, option, str(out), params=f"{stage}.yaml")
+        assert result.exit_code == 1, result.output
+        assert result.output.startswith(f"Error: {out}: ")
+        assert message in result.output
+        assert result.output.count("\n") == 1
+    assert thesis.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("stage", [s for s, made in WRITES.items() if "folder" in made.values()])
+def test_a_folder_of_its_own_is_written_anew(project: Path, stage: str) -> None:
+    for _ in range(2):
+        result = run(stage, params=f"{stage}.yaml")
+        assert result.exit_code == 0, result.output
 
 
 def test_help_lists_the_stages_without_loading_what_they_need() -> None:

@@ -191,14 +191,14 @@ def test_a_file_that_is_not_whole_is_named_with_the_remedy(tmp_path: Path, damag
     ("changes", "said"),
     [
         ({}, None),
-        ({"order": (1, 3, 2)}, "the order is [1, 2, 3], not [1, 3, 2]"),
-        ({"epochs": 2}, "the epochs are [1, 1, 1], not [2, 2, 2]"),
+        ({"order": (1, 3, 2)}, "its order is [1, 2, 3], asked for is [1, 3, 2]"),
+        ({"epochs": 2}, "its epochs are [1, 1, 1], asked for are [2, 2, 2]"),
         (
             {"tasks": tuple(TaskSettings("toy", (k, k + 1)) for k in (0, 4, 2))},
-            "task 2 has the classes [2, 3] of toy, not [4, 5] of toy",
+            "its task 2 has the classes [2, 3] of toy, asked for are [4, 5] of toy",
         ),
-        ({"validation": 0.5}, "the train samples of task 1 are 12, not 8"),
-        ({"seed": 1}, "the train samples of task 1 are others"),
+        ({"validation": 0.5}, "its task 1 has 12 train samples, asked for are 8"),
+        ({"seed": 1}, "its task 1 has other train samples"),
     ],
 )
 def test_the_first_difference_is_named_and_moves_the_digest(changes, said) -> None:
@@ -211,5 +211,5 @@ def test_the_first_difference_is_named_and_moves_the_digest(changes, said) -> No
 def test_other_embeddings_are_a_difference() -> None:
     settings = StreamSettings(EqualTasks("toy", 2))
     here, there = (make(settings, toy=embeddings(name=name)) for name in ("a", "b"))
-    assert first_difference(here, there) == "the embeddings are others"
+    assert first_difference(here, there) == "it was made from other embeddings"
     assert here.digest() != there.digest()

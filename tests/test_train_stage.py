@@ -93,7 +93,7 @@ def test_mistakes_are_one_line_and_leave_nothing(project):
     refuse("methods.adam.memory is 'endless'")
     trimmed = {**PARAMS["methods"]["hcl-fr-ta"], "detection": {"trim": 16}}
     Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "methods": {"hcl-fr-ta": trimmed}}))
-    refuse("hcl-fr-ta on blobs: detection.trim: is 16 samples at either end", "hcl-fr-ta")
+    refuse("params.yaml: methods.hcl-fr-ta: detection.trim: is 16 samples", "hcl-fr-ta")
 
 
 def test_changes_for_a_benchmark_that_is_not_there_are_noted(project):
