@@ -33,7 +33,7 @@ from hcl.plus import PlusLearner, PlusSettings, tukey
 from hcl.runs import RECURRING, SAME
 from hcl.sequential import SequentialSettings
 from hcl.streams import Batch, batch_bounds
-from hcl.training import FITTING_SAMPLES, one_thread, pick_device, scaling_of
+from hcl.training import FITTING_SAMPLES, TrainingSettings, one_thread, pick_device, scaling_of
 from hcl.vector_flows import RealNVP
 
 
@@ -156,6 +156,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
             value = getattr(self, name, None)
             if name not in ("random_state", "return") and not _fits(value, hint):
                 raise ValueError(f"{name}: is {value!r}; expected {_in_words(hint)}.")
+        TrainingSettings(batch_size=self.batch_size)
 
     def _observe(self, X: NDArray[np.float32], labels: NDArray[np.int64], watch: bool) -> None:
         device = self._learner.generator.device
@@ -369,10 +370,17 @@ class HCLClassifier(_StreamClassifier):
             tuple(self.statistics),
             self.window,
             self.threshold,
-            min(self.minimum, self.window),
+            self.minimum,
             self.trim,
         )
         detection.check_batch(self.batch_size)
+        TrainingSettings(
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            mean_scale=float(scale),
+        )
+        if self.epochs < 1:
+            raise ValueError(f"epochs: is {self.epochs}; expected 1 or more.")
         method = MethodSettings(
             memory=self.memory,
             tasks="detected",

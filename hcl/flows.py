@@ -86,11 +86,11 @@ class FlowSettings:
         for name in ("couplings", "hidden_layers", "hidden", "scales"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be 1 or more, found {getattr(self, name)}")
-        if self.bound <= 0:
+        if not self.bound > 0:
             raise ValueError(f"bound: must be positive, found {self.bound}")
         if self.kind == "realnvp" and self.scales != 1:
             raise ValueError(f"scales: a flow on vectors has 1, found {self.scales}")
-        if self.spread < 0:
+        if not 0 <= self.spread < float("inf"):
             raise ValueError(f"spread: must be 0 or more, found {self.spread}")
         if self.kind != "realnvp" and self.spread != 0:
             raise ValueError(f"spread: a flow on images starts with 0, found {self.spread}")

@@ -163,7 +163,7 @@ class MethodSettings:
             raise ValueError(f"learning_rate_decay: is {decay:g}; expected 0 or more.")
         if decay > 0 and self.kind != "flow":
             raise ValueError(f"learning_rate_decay: needs kind flow; found {self.kind}.")
-        if self.alpha < 0:
+        if not self.alpha >= 0:
             raise ValueError(f"alpha: is {self.alpha}; expected 0 or more.")
         if self.buffer_size < 1:
             raise ValueError(f"buffer_size: is {self.buffer_size}; expected 1 or more.")

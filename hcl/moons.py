@@ -59,6 +59,9 @@ class MoonsSettings:
         for name in ("samples", "steps", "batch_size", "grid"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be 1 or more, found {getattr(self, name)}")
+        for name in ("noise", "learning_rate", "alpha", "mean_scale", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: is {getattr(self, name)}; expected 0 or more.")
         if self.flow.kind != "realnvp":
             raise ValueError(
                 f"flow.kind: the moons are vectors; take realnvp, not {self.flow.kind}"

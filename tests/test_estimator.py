@@ -150,6 +150,32 @@ def test_settings_are_checked_when_fitting():
         HCLClassifier(trim=4, batch_size=8).fit(X, y)
 
 
+@pytest.mark.parametrize("learner", [HCLClassifier, HCLPlusClassifier])
+def test_a_batch_has_a_sample(learner):
+    with pytest.raises(ValueError, match="batch_size: is 0; expected 1 or more"):
+        learner(batch_size=0).fit(np.zeros((10, 3)), np.arange(10) % 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("learning_rate", -1e-3, "learning_rate: is -0.001; expected a number above 0"),
+        ("learning_rate", 0.0, "learning_rate: is 0.0"),
+        ("learning_rate", np.nan, "learning_rate: is nan"),
+        ("weight_decay", -1.0, "weight_decay: is -1.0"),
+        ("weight_decay", np.nan, "weight_decay: is nan"),
+        ("mean_scale", -1.0, "mean_scale: is -1.0"),
+        ("alpha", np.nan, "alpha: is nan"),
+        ("spread", np.nan, "spread: must be 0 or more, found nan"),
+        ("epochs", 0, "epochs: is 0; expected 1 or more"),
+        ("minimum", 500, "minimum: is 500; expected from 2 to the window of 100"),
+    ],
+)
+def test_values_that_the_pipeline_refuses_are_refused(name, value, message):
+    with pytest.raises(ValueError, match=message):
+        HCLClassifier(**{name: value}).fit(np.zeros((10, 3)), np.arange(10) % 2)
+
+
 def test_the_flow_starts_and_its_rate_falls_as_asked():
     X, y = stream()[0][0]
     spreads = []
