@@ -53,7 +53,8 @@ SECTIONS: dict[str, type] = {
 INTRODUCTION = """# Parameters
 
 Every key that `params.yaml` can have. A key that is left out has its default; an unknown or
-ill-typed one is an error that names it.
+ill-typed one is an error that names it. The sections themselves must be there, because DVC looks
+for them (`tune` may be left out): `flow: {}` takes all defaults.
 This page is written by `python docs/parameters.py` from the settings in the code.
 
 | key | value |

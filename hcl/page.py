@@ -20,7 +20,7 @@ DESCRIPTIONS = {
     "curl": "a variational autoencoder with one latent Gaussian a class; it knows no tasks",
     "hcl-gr": "the flow with generative replay",
     "hcl-fr": "the flow with functional regularisation",
-    "hcl-plus": "the flow with measured moments; not in the paper",
+    "hcl-plus": "ridge regression on random features, from streamed sums; not in the paper",
     "ncm": "nearest class mean, in closed form; not in the paper",
     "slda": "streaming linear discriminant analysis, in closed form; not in the paper",
     "ranpac": "random projection and ridge regression, in closed form; not in the paper",

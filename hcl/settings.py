@@ -196,7 +196,8 @@ def describe(kind: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(map(describe, arguments))
     if origin is Literal:
-        return "one of " + ", ".join(map(str, arguments))
+        choices = (str(a).lower() if isinstance(a, bool) else str(a) for a in arguments)
+        return "one of " + ", ".join(choices)
     if origin is tuple:
         return f"a list, each item {describe(arguments[0])}"
     if origin is dict or (dataclasses.is_dataclass(kind) and isinstance(kind, type)):

@@ -23,6 +23,10 @@ TITLES = {
 UPPER_BOUND = "mtl"
 DASH = "–"
 CHANGES = "changes found"  # the head of the column
+CHANGES_NOTE = (
+    "Changes found: how many of the stream's changes of task a method noticed, how many verdicts "
+    "were false, and how many changes were taken for another task; means over seeds."
+)
 
 
 @dataclass(frozen=True)
@@ -266,6 +270,7 @@ def latex(table: Table) -> str:
     seeks = any(row.changes for row in table.rows)
     lines = [
         f"% {table.benchmark}" + (f"; paper: {table.paper.source}" if table.paper else ""),
+        *([f"% {CHANGES_NOTE}"] if seeks else []),
         f"\\begin{{tabular}}{{l{'r' * (len(beside) + sum(beside) + seeks)}}}",
         "\\toprule",
         f"method & {head}{f' & {CHANGES}' * seeks} \\\\",
@@ -278,7 +283,7 @@ def latex(table: Table) -> str:
         cells = [_escape(row.label)]
         for cell, compare in zip(row.cells, beside, strict=True):
             text = _latex_number(cell.mean, cell.std)
-            cells.append(f"\\textbf{{{text}}}" if cell.best else text)
+            cells.append(f"{{\\boldmath{text}}}" if cell.best else text)
             if compare:
                 cells.append(_latex_number(cell.paper, cell.paper_std))
         cells += [str(row.changes or "")] * seeks

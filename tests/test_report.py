@@ -121,7 +121,7 @@ def test_seeds_csv_has_a_row_a_run(built: Path) -> None:
 def test_latex_table(built: Path) -> None:
     text = (built / "tables.tex").read_text()
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 2
-    assert "HCL-FR & \\textbf{$91.67${\\scriptsize$\\,\\pm\\,0.00$}}" in text
+    assert "HCL-FR & {\\boldmath$91.67${\\scriptsize$\\,\\pm\\,0.00$}}" in text
     body = [line for line in text.splitlines() if line.endswith("\\\\")]
     assert [line.count("&") for line in body] == [4] * 6 + [3] * 6  # changes found, and tasks
     assert body[0].endswith("overall accuracy & changes found \\\\")
