@@ -1,6 +1,12 @@
-"""The order of the tests."""
+"""The order of the tests, and one thread for each."""
 
 from __future__ import annotations
+
+import os
+
+# Before torch is imported: `hcl train` forks, and a process that has forked after computing on
+# several threads may wait for them forever. On the command line each stage is a process of its own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
