@@ -503,7 +503,7 @@ def test_a_device_without_room_says_what_to_lower(raw, tmp_path, settings, monke
         ({"device": "gpu"}, r"extract\.device: 'gpu'; allowed: auto, cpu"),
         ({"device": "cpu:1"}, r"extract\.device: 'cpu:1'"),
         ({"device": "cuda:x"}, r"extract\.device: 'cuda:x'"),
-        ({"compile": 1}, r"extract\.compile is 1; expected one of auto, True, False"),
+        ({"compile": 1}, r"extract\.compile is 1; expected one of auto, true, false"),
         ({"amp": "yes"}, r"extract\.amp is 'yes'; expected true or false"),
         ({"bakbone": "x"}, r"did you mean 'backbone'"),
     ],
