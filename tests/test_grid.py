@@ -88,3 +88,13 @@ def test_a_section_that_looks_like_a_slip_and_one_that_does_not() -> None:
         result.output == "Error: params.yaml: there is no section 'seed' (did you mean 'seeds'?).\n"
     )
     assert run_with("fetch", {**values, "deployment": {"replicas": 2}}).exit_code == 0
+
+
+def test_a_stream_of_a_data_set_that_is_not_declared() -> None:
+    values = yaml.safe_load(PARAMS)
+    values["benchmarks"]["split-digits"]["stream"]["tasks"]["dataset"] = "digit"
+    result = run_with("split", values)
+    assert result.exit_code == 1
+    assert "benchmarks.split-digits.stream.tasks names the data set 'digit'" in result.output
+    assert "(did you mean 'digits'?)" in result.output
+    assert result.output.count("\n") == 1
