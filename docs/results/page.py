@@ -26,6 +26,7 @@ from hcl import figures
 from hcl.evaluation import write_csv
 from hcl.figures import Series
 from hcl.files import replacing
+from hcl.metrics import mean_and_std
 from hcl.paper import METRICS
 from hcl.results import method_label
 from hcl.tables import DASH, mean_std, title_of
@@ -99,7 +100,7 @@ def summarise(row: Row, runs: Sequence[Row]) -> None:
     values = [float(run[row["metric"]]) for run in runs if run[row["metric"]]]
     if not values:  # not defined, such as the overall accuracy of CURL
         return
-    mean, std = float(np.mean(values)), float(np.std(values))
+    mean, std = mean_and_std(values)
     row["mean"] = f"{mean:.4f}"
     if not row["metric"].startswith("changes_"):
         row["std"] = f"{std:.4f}" if len(values) > 1 else ""
