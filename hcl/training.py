@@ -219,11 +219,11 @@ def available_cores() -> int:
 def _train_into(job: Job, folder: Path, position: int = 0) -> None:
     """Train one run in this process and leave it in the store."""
     entry = store.Entry(folder)
-    with one_thread():
+    with one_thread():  # to the end: a fork that computes on several threads may wait forever
         run, learner = train_seed(job, entry.checkpoint, position)
-    if job.training.save_model and isinstance(learner, FlowLearner):
-        about = {"benchmark": job.benchmark.name, "method": job.name, "seed": job.seed}
-        save_model(entry.model, learner.model, about)
+        if job.training.save_model and isinstance(learner, FlowLearner):
+            about = {"benchmark": job.benchmark.name, "method": job.name, "seed": job.seed}
+            save_model(entry.model, learner.model, about)
     write_run(entry.run, run)
     entry.clean()
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-# Before torch is imported: `hcl train` forks, and a process that has forked after computing on
-# several threads may wait for them forever. On the command line each stage is a process of its own.
+# Before torch is imported: tests run side by side, one on each core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest

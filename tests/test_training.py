@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -206,6 +208,26 @@ def test_the_model_is_kept_if_asked_for(tmp_path):
     x = EMBEDDINGS["blobs"].x[np.concatenate([task.test.rows for task in TASKS.tasks])]
     answers = model.classify(torch.from_numpy(x))
     np.testing.assert_array_equal(answers.numpy(), run.predicted_class[-1])
+
+
+AFTER_OTHER_WORK = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+from tests.test_training import EMBEDDINGS, FLOW, METHODS, TASKS, TRAINING, train
+
+torch.set_num_threads(2)
+torch.rand(1_000_000).exp().sum()  # on both
+wide, kept = replace(FLOW, hidden_layers=2, hidden=256), replace(TRAINING, save_model=True)
+folder = Path(sys.argv[1])
+train(TASKS, EMBEDDINGS, "adam", METHODS["adam"], wide, kept, (0, 1), folder / "runs", folder / "kept")
+"""
+
+
+def test_it_does_not_wait_for_threads_of_the_process_that_called_it(tmp_path):
+    subprocess.run([sys.executable, "-c", AFTER_OTHER_WORK, str(tmp_path)], check=True, timeout=60)
+    assert len(list((tmp_path / "runs").glob("*.safetensors"))) == 2
 
 
 def test_embeddings_stay_mapped_in_the_workers(tmp_path, monkeypatch):
