@@ -219,6 +219,7 @@ class HCLClassifier(_StreamClassifier):
         hidden: width of those layers.
         spread: of their first weights: 0 starts the flow as the identity, above it as a random
             map; see ``hcl.flows.FlowSettings``.
+        bound: largest absolute log-scale of one coupling; with 0.5 less is forgotten on CIFAR.
         epochs: passes of ``fit`` over its data; ``partial_fit`` makes one.
         batch_size: samples a step; also replay samples for each old task.
         learning_rate: of Adam.
@@ -255,6 +256,7 @@ class HCLClassifier(_StreamClassifier):
         hidden_layers: int = 2,
         hidden: int = 128,
         spread: float = 0.0,
+        bound: float = 3.0,
         epochs: int = 20,
         batch_size: int = 32,
         learning_rate: float = 1e-3,
@@ -277,6 +279,7 @@ class HCLClassifier(_StreamClassifier):
         self.hidden_layers = hidden_layers
         self.hidden = hidden
         self.spread = spread
+        self.bound = bound
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -365,6 +368,7 @@ class HCLClassifier(_StreamClassifier):
             hidden_layers=self.hidden_layers,
             hidden=self.hidden,
             spread=self.spread,
+            bound=self.bound,
         )
         detection = DetectionSettings(
             tuple(self.statistics),

@@ -166,6 +166,7 @@ def test_a_batch_has_a_sample(learner):
         ("weight_decay", np.nan, "weight_decay: is nan"),
         ("mean_scale", -1.0, "mean_scale: is -1.0"),
         ("alpha", np.nan, "alpha: is nan"),
+        ("bound", 0.0, "bound: must be positive, found 0.0"),
         ("spread", np.nan, "spread: must be 0 or more, found nan"),
         ("epochs", 0, "epochs: is 0; expected 1 or more"),
         ("minimum", 500, "minimum: is 500; expected from 2 to the window of 100"),
@@ -181,8 +182,9 @@ def test_the_flow_starts_and_its_rate_falls_as_asked():
     spreads = []
     for spread in (0.0, 2.0):  # of the identity all samples have one log-determinant
         classifier = HCLClassifier(spread=spread, learning_rate=1e-12, epochs=1, random_state=0)
-        flow = classifier.fit(X, y)._learner.model.flow
-        spreads.append(float(flow(torch.from_numpy(X).float())[1].std()))
+        flow = classifier.set_params(bound=0.5).fit(X, y)._learner.model.flow
+        assert flow.bound == 0.5
+        spreads.append(float(flow(torch.from_numpy(X).float())[1].detach().std()))
     assert spreads[0] < 1e-4
     assert spreads[1] > 0.1
     falling = HCLClassifier(learning_rate=1e-3, learning_rate_decay=0.5, epochs=1).fit(X, y)
