@@ -124,7 +124,7 @@ def _markdown(headlines: dict[str, tables.Table], tasks: dict[str, tables.Table]
     parts = []
     for name, table in headlines.items():
         parts.append(f"## {name}\n\n{tables.markdown(table)}\n{_paper_note(table)}\n")
-        if any(row.changes for row in table.rows):
+        if table.has_changes:
             parts.append(f"{tables.CHANGES_NOTE}\n")
         parts.append(f"Final accuracy on each task:\n\n{tables.markdown(tasks[name])}")
     note = (

@@ -83,6 +83,11 @@ class Table:
     rows: tuple[Row, ...]
     paper: PaperTable | None
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether a method seeks changes of task, and a column tells how many it found."""
+        return any(row.changes for row in self.rows)
+
 
 def headline(results: Sequence[Result]) -> Table:
     """Average accuracy, forgetting and overall accuracy of the methods on one benchmark."""
@@ -221,8 +226,7 @@ def markdown(table: Table) -> str:
     header = ["method"]
     for column, compare in zip(table.columns, beside, strict=True):
         header += [title_of(column)] + (["paper", "gap"] if compare else [])
-    seeks = any(row.changes for row in table.rows)
-    header += [CHANGES] * seeks
+    header += [CHANGES] * table.has_changes
     lines = ["| " + " | ".join(header) + " |"]
     lines.append("| --- |" + " ---: |" * (len(header) - 1))
     for row in table.rows:
@@ -232,7 +236,7 @@ def markdown(table: Table) -> str:
             cells.append(f"**{text}**" if cell.best else text)
             if compare:
                 cells += [mean_std(cell.paper, cell.paper_std), number(cell.gap, signed=True)]
-        cells += [str(row.changes or "")] * seeks
+        cells += [str(row.changes or "")] * table.has_changes
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -247,7 +251,7 @@ def plain(table: Table) -> str:
         [r.label, *(mean_std(c.mean, c.std) + ("*" if c.best else " ") for c in r.cells)]
         for r in table.rows
     ]
-    if any(r.changes for r in table.rows):
+    if table.has_changes:
         found = [CHANGES, *(str(r.changes or "") for r in table.rows)]
         rows = [[*row, cell] for row, cell in zip(rows, found, strict=True)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -267,7 +271,7 @@ def latex(table: Table) -> str:
         f"\\multicolumn{{2}}{{c}}{{{title_of(column)}}}" if compare else title_of(column)
         for column, compare in zip(table.columns, beside, strict=True)
     )
-    seeks = any(row.changes for row in table.rows)
+    seeks = table.has_changes
     lines = [
         f"% {table.benchmark}" + (f"; paper: {table.paper.source}" if table.paper else ""),
         *([f"% {CHANGES_NOTE}"] if seeks else []),
