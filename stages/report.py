@@ -8,6 +8,7 @@ import click
 
 from hcl.settings import build, load_yaml, section
 from stages import options
+from stages.grid import check_grid
 
 
 @click.command(cls=options.Command)
@@ -35,7 +36,10 @@ def command(
     from hcl.studies import read_moons, read_toy_losses
 
     check_folder_to_write(out, "--out", REPORT_FILES)
-    grid = build(Grid, section(load_yaml(params), "grid", params), params, "grid")
+    values = load_yaml(params)
+    grid = build(Grid, section(values, "grid", params), params, "grid")
+    if "methods" in values:  # in a file of the pipeline's; else the results' names are enough
+        check_grid(values, params)
     results = read_results(metrics, scores, grid)
     headline = write_report(
         out,

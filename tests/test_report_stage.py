@@ -74,6 +74,19 @@ def test_a_method_without_result_is_named_and_the_old_report_stays(made: Path) -
     assert (made / "report/index.html").read_text() == "old"
 
 
+def test_a_name_that_the_file_does_not_declare_is_named(made: Path) -> None:
+    """A slip should not send its maker to a stage that there is not."""
+    sections = "methods: {hcl-fr: {}}\nbenchmarks: {toy: {}}\ndatasets: {pictures: {}}\n"
+    path = made / "declared.yaml"
+    path.write_text(sections + PARAMS.replace("METHODS", "hlc-fr"))
+    given = [f"--{name}={made / name}" for name in ("metrics", "scores")]
+    arguments = ["report", "--params", str(path), *given, "--out", str(made / "report")]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 1
+    assert "grid.methods[0] is 'hlc-fr'" in result.output
+    assert "did you mean 'hcl-fr'?" in result.output
+
+
 def test_an_empty_grid_is_an_error(made: Path) -> None:
     result = report(made, methods="")
     assert result.exit_code == 1
