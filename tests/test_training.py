@@ -220,8 +220,8 @@ from tests.test_training import EMBEDDINGS, FLOW, METHODS, TASKS, TRAINING, trai
 torch.set_num_threads(2)
 torch.rand(1_000_000).exp().sum()  # on both
 wide, kept = replace(FLOW, hidden_layers=2, hidden=256), replace(TRAINING, save_model=True)
-folder = Path(sys.argv[1])
-train(TASKS, EMBEDDINGS, "adam", METHODS["adam"], wide, kept, (0, 1), folder / "runs", folder / "kept")
+out = Path(sys.argv[1])
+train(TASKS, EMBEDDINGS, "adam", METHODS["adam"], wide, kept, (0, 1), out / "runs", out / "kept")
 """
 
 
