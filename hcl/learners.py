@@ -24,9 +24,10 @@ A learner's tasks are numbered in the order in which it added them. It holds one
 and FR, one snapshot, renewed at each change of task: memory does not grow with tasks.
 
 Paper: "the number of replay samples equal to the batch size for each of the previously observed
-tasks"; silent on how they are weighed. Here: L_GR and L_FR are means over all replay samples, as
-appendix C writes them (1/J Σ), so that all old tasks together weigh as much as the batch, times α;
-MTL and ER take the mean over batch and replay together, as one larger batch.
+tasks"; silent on how they are weighed. Here: GR trains on "the mix of real data … and generated
+data", as MTL and ER do: one mean over batch and replay, each task weighs the same. L_FR is a mean
+over all replay samples, times α. With ``weighing: terms`` L_GR is one, too, as appendix C
+writes it (1/J Σ), and all old tasks together weigh as much as the batch: that forgets more.
 
 Paper: silent on a task that comes back. Here: replay is for the other tasks only, because real
 samples of this one are at hand; the snapshot is renewed as at any change.
@@ -95,6 +96,8 @@ class MethodSettings:
         alpha: α, the weight of L_FR.
         draws: latents of replay: ``prior`` draws them from N(μ_{y,t}, I), the paper's; past it,
             ``measured`` takes the means and the covariance that the latents of a task had.
+        weighing: of ``generative`` replay: ``samples`` counts each drawn sample as one of the batch,
+            ``terms`` all of them together as much as the batch.
         buffer_size: samples stored for each task by ``buffer``.
         learning_rate: instead of the benchmark's.
         learning_rate_decay: d in η/√(1 + d n), n steps into a task; 0 keeps the rate as it is.
@@ -114,6 +117,7 @@ class MethodSettings:
     tasks: Literal["given", "detected"] = "given"
     alpha: float = 1.0
     draws: Literal["prior", "measured"] = "prior"
+    weighing: Literal["samples", "terms"] = "samples"
     buffer_size: int = 1000
     learning_rate: float | None = None
     learning_rate_decay: float = 0.0
@@ -157,6 +161,11 @@ class MethodSettings:
             raise ValueError(
                 "draws: measured needs kind flow and memory generative or functional; found "
                 f"{self.kind} and {self.memory}."
+            )
+        if self.weighing == "terms" and (self.kind, self.memory) != ("flow", "generative"):
+            raise ValueError(
+                f"weighing: terms needs kind flow and memory generative; found {self.kind} and "
+                f"{self.memory}."
             )
         decay = self.learning_rate_decay
         if not 0 <= decay < math.inf:
@@ -446,7 +455,7 @@ class FlowLearner:
             loss = -log_px.mean() + self.settings.alpha * latent_distance(z[n:], replay.z)
         else:
             replay_log_px = latent.log_prob(z[n:], replay.y, replay.t) + log_det[n:]
-            if self.settings.memory == "generative":
+            if self.settings.weighing == "terms":
                 loss = -log_px.mean() - replay_log_px.mean()  # −L_ll − L_GR
             else:
                 loss = -torch.cat((log_px, replay_log_px)).mean()
