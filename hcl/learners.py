@@ -96,7 +96,7 @@ class MethodSettings:
         alpha: α, the weight of L_FR.
         draws: latents of replay: ``prior`` draws them from N(μ_{y,t}, I), the paper's; past it,
             ``measured`` takes the means and the covariance that the latents of a task had.
-        weighing: of ``generative`` replay: ``samples`` counts each drawn sample as one of the batch,
+        weighing: of ``generative`` replay: ``samples`` counts each draw as one of the batch,
             ``terms`` all of them together as much as the batch.
         buffer_size: samples stored for each task by ``buffer``.
         learning_rate: instead of the benchmark's.
