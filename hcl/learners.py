@@ -24,9 +24,9 @@ A learner's tasks are numbered in the order in which it added them. It holds one
 and FR, one snapshot, renewed at each change of task: memory does not grow with tasks.
 
 Paper: "the number of replay samples equal to the batch size for each of the previously observed
-tasks"; silent on how they are weighed. Here: GR trains on "the mix of real data … and generated
-data", as MTL and ER do: one mean over batch and replay, each task weighs the same. L_FR is a mean
-over all replay samples, times α. With ``weighing: terms`` L_GR is one, too, as appendix C
+tasks"; silent on how they are weighed. Here: GR and CURL train on "the mix of real data … and
+generated data", as MTL and ER do: one mean over batch and replay, each task weighs the same. L_FR
+is a mean over all replay samples, times α. With ``weighing: terms`` L_GR is one, too, as appendix C
 writes it (1/J Σ), and all old tasks together weigh as much as the batch: that forgets more.
 
 Paper: silent on a task that comes back. Here: replay is for the other tasks only, because real
@@ -162,11 +162,8 @@ class MethodSettings:
                 "draws: measured needs kind flow and memory generative or functional; found "
                 f"{self.kind} and {self.memory}."
             )
-        if self.weighing == "terms" and (self.kind, self.memory) != ("flow", "generative"):
-            raise ValueError(
-                f"weighing: terms needs kind flow and memory generative; found {self.kind} and "
-                f"{self.memory}."
-            )
+        if self.weighing == "terms" and self.memory != "generative":
+            raise ValueError(f"weighing: terms needs memory generative; found {self.memory}.")
         decay = self.learning_rate_decay
         if not 0 <= decay < math.inf:
             raise ValueError(f"learning_rate_decay: is {decay:g}; expected 0 or more.")
@@ -455,10 +452,7 @@ class FlowLearner:
             loss = -log_px.mean() + self.settings.alpha * latent_distance(z[n:], replay.z)
         else:
             replay_log_px = latent.log_prob(z[n:], replay.y, replay.t) + log_det[n:]
-            if self.settings.weighing == "terms":
-                loss = -log_px.mean() - replay_log_px.mean()  # −L_ll − L_GR
-            else:
-                loss = -torch.cat((log_px, replay_log_px)).mean()
+            loss = weighed(-log_px, -replay_log_px, self.settings.weighing)
         return loss, statistics, z[:n].detach()
 
     def _draw_replay(self) -> Replay | None:
@@ -599,6 +593,13 @@ class FlowLearner:
         self._list_old()
 
 
+def weighed(batch: Tensor, replay: Tensor, weighing: Literal["samples", "terms"]) -> Tensor:
+    """One loss from those of a batch's samples and of replay's."""
+    if weighing == "terms":
+        return batch.mean() + replay.mean()
+    return torch.cat((batch, replay)).mean()
+
+
 class VAELearner:
     """Supervised CURL with generative replay, told when the task changes; it names no task."""
 
@@ -632,7 +633,8 @@ class VAELearner:
             self.task = batch.task
             if batch.task not in self.seen:
                 self.seen.append(batch.task)
-        loss = self.model.loss(batch.x, batch.y, self.generator).mean()
+        losses = self.model.loss(batch.x, batch.y, self.generator)
+        loss = losses.mean()
         if self.snapshot is not None and len(self.seen) > 1:
             count = self.batch_size * (len(self.seen) - 1)
             device = batch.y.device
@@ -640,7 +642,8 @@ class VAELearner:
                 self.model.num_classes, (count,), generator=self.generator, device=device
             )
             x = self.snapshot.sample(y, self.generator)
-            loss = loss + self.model.loss(x, y, self.generator).mean()
+            replayed = self.model.loss(x, y, self.generator)
+            loss = weighed(losses, replayed, self.settings.weighing)
         self.optimiser.zero_grad()
         loss.backward()
         self.optimiser.step()

@@ -14,7 +14,7 @@ from hcl.adam import Adam
 from hcl.detection import DetectionSettings
 from hcl.errors import HCLError
 from hcl.flows import FlowSettings
-from hcl.learners import Buffers, FlowLearner, MethodSettings
+from hcl.learners import Buffers, FlowLearner, MethodSettings, VAELearner
 from hcl.losses import functional_loss, likelihood_loss, replay_loss
 from hcl.model import Statistics, build_model
 from hcl.runs import NEW, RECURRING, SAME, Run
@@ -22,6 +22,7 @@ from hcl.settings import build
 from hcl.streams import Batch, TaskBatch
 from hcl.tasks import Benchmark
 from hcl.training import Job, TrainingSettings, one_thread, train_seed
+from hcl.vae import SupervisedCURL, VAESettings
 from tests.blobs import benchmark, blobs_in_64_dimensions, blobs_in_the_plane
 
 METHODS = {
@@ -161,6 +162,28 @@ def test_the_objective_is_the_papers(name, weighing):
         expected = (expected + extra) / 3
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(statistics.log_px, model.statistics(x, y, 2).log_px)
+
+
+@pytest.mark.parametrize("weighing", ["samples", "terms"])
+def test_curl_weighs_replay_as_gr_does(weighing):
+    settings = VAESettings(encoder=(8,), decoder=(8,), latents=2)
+    method = MethodSettings(kind="vae", memory="generative", vae=settings, weighing=weighing)
+    vae = SupervisedCURL(settings, 6, 2, torch.Generator().manual_seed(1))
+    draws = torch.Generator().manual_seed(2)
+    options = {"batch_size": 16, "learning_rate": 0.0, "weight_decay": 0.0, "generator": draws}
+    learner = VAELearner(vae, method, **options)
+    shown = [batch(task)._replace(x=batch(task).x.float()) for task in (0, 1, 2)]
+    for task in (0, 1):
+        learner.observe(shown[task])
+    before = draws.get_state()
+    loss = learner.observe(shown[2]).loss
+    draws.set_state(before)
+    real = vae.loss(shown[2].x, shown[2].y, draws)
+    labels = torch.randint(2, (32,), generator=draws)
+    replayed = vae.loss(vae.sample(labels, draws), labels, draws)
+    both = torch.cat((real, replayed)).mean()
+    expected = both if weighing == "samples" else real.mean() + replayed.mean()
+    torch.testing.assert_close(loss, expected.detach())
 
 
 def test_a_falling_rate_begins_anew_with_each_task():
@@ -380,8 +403,7 @@ def test_changes_for_a_benchmark_are_made():
         ({"kind": "vae", "memory": "functional"}, "allowed: none, generative"),
         ({"tasks": "detected", "memory": "all"}, "m.tasks: detected needs"),
         ({"kind": "vae", "tasks": "detected"}, "m.tasks: detected needs"),
-        ({"memory": "functional", "weighing": "terms"}, "m.weighing: terms needs kind flow"),
-        ({"kind": "vae", "memory": "generative", "weighing": "terms"}, "found vae and generative"),
+        ({"memory": "functional", "weighing": "terms"}, "m.weighing: terms needs memory gen"),
         ({"alpha": -1.0}, "m.alpha"),
         ({"buffer_size": 0}, "m.buffer_size"),
         ({"projections": 0}, "m.projections"),
