@@ -26,9 +26,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hcl import embeddings
-from hcl.backbones import load_backbone
-from hcl.extraction import (
+from hcl.extract.backbones import load_backbone
+from hcl.extract.extraction import (
     ExtractSettings,
     _embed_all,
     _freed_memory_kept,
@@ -37,7 +36,8 @@ from hcl.extraction import (
     extract,
     find_lanes,
 )
-from hcl.raw import Block, Content, Raw, write_raw
+from hcl.records import embeddings
+from hcl.records.raw import Block, Content, Raw, write_raw
 
 BATCH = 100
 

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hcl.embeddings import Embeddings, read
-from hcl.flows import FlowSettings
-from hcl.learners import FlowLearner, MethodSettings, Replay
+from hcl.learn.learners import FlowLearner, MethodSettings, Replay
+from hcl.model.flows import FlowSettings
 from hcl.progress import bar
-from hcl.streams import Stream
-from hcl.tasks import Benchmark, Part, read_benchmark
-from hcl.training import Job, TrainingSettings, build_learner, one_thread
+from hcl.records.embeddings import Embeddings, read
+from hcl.records.tasks import Benchmark, Part, read_benchmark
+from hcl.train.loop import Job, TrainingSettings, build_learner, one_thread
+from hcl.train.streams import Stream
 
 POINTS = ("prior", "measured", "real")
 

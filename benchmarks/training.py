@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hcl.flows import FlowSettings
-from hcl.learners import FlowLearner, MethodSettings
-from hcl.model import build_model
-from hcl.streams import Batch, TaskBatch
-from hcl.training import one_thread
+from hcl.learn.contract import Batch, TaskBatch
+from hcl.learn.learners import FlowLearner, MethodSettings
+from hcl.model.flows import FlowSettings
+from hcl.model.hybrid import build_model
+from hcl.train.loop import one_thread
 
 SIZE, CLASSES, BATCH, ROWS = 1280, 2, 32, 4096
 METHODS = {

@@ -22,17 +22,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from hcl import training as training_loop
-from hcl.embeddings import Embeddings, read
-from hcl.evaluation import score
-from hcl.flows import FlowSettings
-from hcl.learners import FlowLearner, MethodSettings, Replay
-from hcl.model import Statistics
-from hcl.moments import Moments
-from hcl.plus import tukey
-from hcl.tasks import Benchmark, Part, read_benchmark
-from hcl.training import Job, TrainingSettings, one_thread, train_seed
-from hcl.tuning import TuneSettings, on_validation
+from hcl.evaluate.scoring import score
+from hcl.learn.learners import FlowLearner, MethodSettings, Replay
+from hcl.learn.moments import Moments
+from hcl.learn.plus import tukey
+from hcl.model.flows import FlowSettings
+from hcl.model.hybrid import Statistics
+from hcl.records.embeddings import Embeddings, read
+from hcl.records.tasks import Benchmark, Part, read_benchmark
+from hcl.train import loop as training_loop
+from hcl.train.loop import Job, TrainingSettings, one_thread, train_seed
+from hcl.tune import TuneSettings, on_validation
 
 POOL = 640  # samples of each old task, drawn when a task begins
 DECAY = 30  # steps in which the learning rate falls by √2

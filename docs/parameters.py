@@ -16,20 +16,20 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from hcl.datasets import DatasetSettings
-from hcl.detection import DetectionSettings
-from hcl.extraction import ExtractSettings
-from hcl.flows import FlowSettings
-from hcl.learners import MethodChanges, MethodSettings
-from hcl.moons import MoonsSettings
-from hcl.plus import PlusSettings
-from hcl.sequential import SequentialSettings
+from hcl.extract.extraction import ExtractSettings
+from hcl.fetch.datasets import DatasetSettings
+from hcl.learn.detection import DetectionSettings
+from hcl.learn.learners import MethodChanges, MethodSettings
+from hcl.learn.plus import PlusSettings
+from hcl.learn.sequential import SequentialSettings
+from hcl.learn.vae import VAESettings
+from hcl.model.flows import FlowSettings
 from hcl.settings import describe
-from hcl.tasks import EqualTasks, SegmentSettings, StreamSettings, TaskSettings
-from hcl.toy_losses import ToySettings
-from hcl.training import TrainingSettings
-from hcl.tuning import TuneSettings
-from hcl.vae import VAESettings
+from hcl.split import EqualTasks, SegmentSettings, StreamSettings, TaskSettings
+from hcl.studies.moons import MoonsSettings
+from hcl.studies.toy_losses import ToySettings
+from hcl.train.loop import TrainingSettings
+from hcl.tune import TuneSettings
 
 PAGE = Path(__file__).resolve().parent / "parameters.md"
 SECTIONS: dict[str, type] = {

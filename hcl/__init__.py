@@ -1,8 +1,8 @@
 """Continual learning with one normalizing flow and a latent Gaussian for each class of each task.
 
-The path of the data, one module after the other:
+The path of the data, one room after the other, each named after its stage:
 
-    raw → embeddings → tasks → training → metrics → report
+    fetch → extract → split → train → evaluate → report
 
 Glossary: the paper's symbol and its one name in the code.
 

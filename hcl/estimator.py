@@ -24,17 +24,17 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from hcl.detection import DetectionSettings, Statistic
-from hcl.flows import FlowSettings
-from hcl.learners import FlowLearner, MemoryKind, MethodSettings
-from hcl.model import HybridModel, build_model
-from hcl.observation import Observation
-from hcl.plus import PlusLearner, PlusSettings, tukey
-from hcl.runs import RECURRING, SAME
-from hcl.sequential import SequentialSettings
-from hcl.streams import Batch, batch_bounds
-from hcl.training import FITTING_SAMPLES, TrainingSettings, one_thread, pick_device, scaling_of
-from hcl.vector_flows import RealNVP
+from hcl.learn.contract import Batch, Observation
+from hcl.learn.detection import DetectionSettings, Statistic
+from hcl.learn.learners import FlowLearner, MemoryKind, MethodSettings
+from hcl.learn.plus import PlusLearner, PlusSettings, tukey
+from hcl.learn.sequential import SequentialSettings
+from hcl.model.flows import FlowSettings
+from hcl.model.hybrid import HybridModel, build_model
+from hcl.model.realnvp import RealNVP
+from hcl.records.runs import RECURRING, SAME
+from hcl.train.loop import FITTING_SAMPLES, TrainingSettings, one_thread, pick_device, scaling_of
+from hcl.train.streams import batch_bounds
 
 
 class TaskChange(NamedTuple):
@@ -213,19 +213,19 @@ class HCLClassifier(_StreamClassifier):
             ``buffer`` (1,000 stored samples a task) or ``none``.
         alpha: α, the weight of L_FR.
         draws: latents of replay: ``prior``, the paper's, or ``measured``; see
-            ``hcl.learners.MethodSettings``.
+            ``hcl.learn.learners.MethodSettings``.
         couplings: of the flow.
         hidden_layers: of each coupling's network.
         hidden: width of those layers.
         spread: of their first weights: 0 starts the flow as the identity, above it as a random
-            map; see ``hcl.flows.FlowSettings``.
+            map; see ``hcl.model.flows.FlowSettings``.
         bound: largest absolute log-scale of one coupling; with 0.5 less is forgotten on CIFAR.
         epochs: passes of ``fit`` over its data; ``partial_fit`` makes one.
         batch_size: samples a step; also replay samples for each old task.
         learning_rate: of Adam.
         learning_rate_decay: d in η/√(1 + d n), n steps into a task; 0 keeps the rate as it is.
         weight_decay: of Adam, as an L2 term.
-        scaling: ``global``, ``standard`` or ``none``; see ``hcl.training.TrainingSettings``.
+        scaling: ``global``, ``standard`` or ``none``; see ``hcl.train.loop.TrainingSettings``.
         mean_scale: standard deviation of each entry of a latent mean. ``auto``: 1, or as much more
             as it takes for means to lie 8 apart on average, which random means in few dimensions
             do not.
@@ -405,7 +405,7 @@ class HCLClassifier(_StreamClassifier):
 
 
 class HCLPlusClassifier(_StreamClassifier):
-    """HCL+: task-agnostic continual learning by streamed moments; see ``hcl.plus``.
+    """HCL+: task-agnostic continual learning by streamed moments; see ``hcl.learn.plus``.
 
     ``partial_fit`` learns from a stream whose distribution changes, each sample once: a sequential
     test notices changes, and nothing is learned from a batch under suspicion before its verdict.
@@ -423,9 +423,9 @@ class HCLPlusClassifier(_StreamClassifier):
         shrinkage: of the covariance in ``gaussian``.
         ridge: the penalty of ``ridge``, relative to the mean square of a feature.
         batch_size: samples that are judged together.
-        scaling: ``global``, ``standard`` or ``none``; see ``hcl.training.TrainingSettings``.
+        scaling: ``global``, ``standard`` or ``none``; see ``hcl.train.loop.TrainingSettings``.
         drift: of the sequential test, as are the next five: see
-            ``hcl.sequential.SequentialSettings``.
+            ``hcl.learn.sequential.SequentialSettings``.
         limit: the evidence at which a change is declared.
         window: batches that the test is calibrated over.
         minimum: batches before a new task is watched.

@@ -21,7 +21,7 @@ def command(pattern: str | None) -> None:
     from hcl.progress import bar
 
     with bar(desc="load timm", bar_format="{desc} …", leave=False):  # which takes seconds
-        from hcl.backbones import SHORTLIST, list_backbones
+        from hcl.extract.backbones import SHORTLIST, list_backbones
 
     found = list(list_backbones((pattern,) if pattern else SHORTLIST))
     if not found:

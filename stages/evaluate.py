@@ -39,28 +39,28 @@ def command(
     Writes the paper's metrics, mean and standard deviation over the seeds, as JSON; and every
     accuracy, every seed, the detector's trace and what was run as tidy files.
     """
-    from hcl import evaluation
-    from hcl.embeddings import read
+    from hcl.evaluate import scoring
     from hcl.files import check_file_to_write, check_folder_to_write, write_json
+    from hcl.records.embeddings import read
 
     check_file_to_write(metrics, "--metrics")
-    check_folder_to_write(scores, "--scores", evaluation.SCORE_FILES)
+    check_folder_to_write(scores, "--scores", scoring.SCORE_FILES)
     seeds = read_seeds(load_yaml(params), params)
     stream = read_tasks(tasks, benchmark)
-    found = evaluation.read_runs(runs, stream, method, seeds)
+    found = scoring.read_runs(runs, stream, method, seeds)
     sources = {}
     if embeddings is not None:
         sources = {s.dataset: read(embeddings / f"{s.dataset}.h5") for s in stream.sources}
-    scored = [evaluation.score(run, stream) for run in found]
+    scored = [scoring.score(run, stream) for run in found]
     attributes = {dataset: source.attributes for dataset, source in sources.items()}
-    described = evaluation.about(found, stream, attributes)
+    described = scoring.about(found, stream, attributes)
     view = None
     model = runs / f"seed-{seeds[0]}.safetensors"
     if sources and model.exists():
-        from hcl.projection import latent_view
+        from hcl.evaluate.projection import latent_view
 
         view = latent_view(model, stream, sources, [int(j) for j in found[0].added_in])
-    evaluation.write_scores(scores, found, scored, described, view)
-    summary = evaluation.summarise(scored)
+    scoring.write_scores(scores, found, scored, described, view)
+    summary = scoring.summarise(scored)
     write_json(metrics, summary)
-    click.echo(f"{metrics}: {evaluation.in_words(summary)}")
+    click.echo(f"{metrics}: {scoring.in_words(summary)}")

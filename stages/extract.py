@@ -20,7 +20,7 @@ def command(params: Path, raw: Path, out: Path) -> None:
     Reads the section `extract` of the parameters. Stopped at any moment, it continues from the last
     finished batch when it is started again.
     """
-    from hcl.extraction import ExtractSettings, extract
+    from hcl.extract.extraction import ExtractSettings, extract
     from hcl.files import check_file_to_write
 
     check_file_to_write(out, "--out")

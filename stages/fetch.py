@@ -30,7 +30,7 @@ from stages.options import PATH, Command, params
 )
 def command(params: Path, dataset: str, out: Path, data: Path | None, downloads: Path) -> None:
     """Bring a data set into one raw file, from its official source or from your own files."""
-    from hcl.datasets import DatasetSettings, fetch
+    from hcl.fetch.datasets import DatasetSettings, fetch
     from hcl.files import check_file_to_write
     from hcl.settings import build, load_yaml, section
 

@@ -14,11 +14,11 @@ from stages import options
 from stages.reading import read_tasks
 
 if TYPE_CHECKING:
-    from hcl.embeddings import Embeddings
-    from hcl.flows import FlowSettings
-    from hcl.learners import MethodSettings
-    from hcl.tasks import Benchmark
-    from hcl.training import TrainingSettings
+    from hcl.learn.learners import MethodSettings
+    from hcl.model.flows import FlowSettings
+    from hcl.records.embeddings import Embeddings
+    from hcl.records.tasks import Benchmark
+    from hcl.train.loop import TrainingSettings
 
 
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Inputs(NamedTuple):
-    """The first arguments of ``hcl.training.train`` and ``hcl.tuning.tune``, in their order."""
+    """The first arguments of ``hcl.train.loop.train`` and ``hcl.tune.tune``, in their order."""
 
     benchmark: Benchmark
     embeddings: dict[str, Embeddings]
@@ -56,11 +56,12 @@ class Inputs(NamedTuple):
 
 def read_inputs(params: Path, benchmark: str, method: str, tasks: Path, embeddings: Path) -> Inputs:
     """Read the settings of a method and a benchmark, its tasks and their embeddings."""
-    from hcl.embeddings import read
-    from hcl.flows import FlowSettings
-    from hcl.learners import MethodSettings
-    from hcl.tasks import StreamSettings, first_difference, make_benchmark
-    from hcl.training import TrainingSettings
+    from hcl.learn.learners import MethodSettings
+    from hcl.model.flows import FlowSettings
+    from hcl.records.embeddings import read
+    from hcl.records.tasks import first_difference
+    from hcl.split import StreamSettings, make_benchmark
+    from hcl.train.loop import TrainingSettings
 
     values = load_yaml(params)
     key = f"benchmarks.{benchmark}"

@@ -23,8 +23,8 @@ def command(params: Path, out: Path) -> None:
     the points moved in latent space and what the first moon's log-likelihood lost.
     """
     from hcl.files import check_folder_to_write
-    from hcl.moons import MoonsSettings, study
-    from hcl.studies import METHODS, MOONS_FILES, write_moons
+    from hcl.studies.files import METHODS, MOONS_FILES, write_moons
+    from hcl.studies.moons import MoonsSettings, study
 
     check_folder_to_write(out, "--out", MOONS_FILES)
     settings = build(MoonsSettings, section(load_yaml(params), "moons", params), params, "moons")

@@ -10,7 +10,7 @@ from hcl.errors import HCLError
 from hcl.settings import build, section
 
 if TYPE_CHECKING:
-    from hcl.tasks import Benchmark
+    from hcl.records.tasks import Benchmark
 
 
 def read_seeds(values: Mapping[str, Any], params: Path) -> tuple[int, ...]:
@@ -25,7 +25,7 @@ def read_seeds(values: Mapping[str, Any], params: Path) -> tuple[int, ...]:
 
 def read_tasks(tasks: Path, benchmark: str) -> Benchmark:
     """The tasks file, which must be the benchmark's."""
-    from hcl.tasks import read_benchmark
+    from hcl.records.tasks import read_benchmark
 
     stream = read_benchmark(tasks)
     if stream.name != benchmark:

@@ -26,9 +26,10 @@ def command(params: Path, benchmark: str, embeddings: Path, out: Path) -> None:
     Writes index arrays over the embedding files, with labels 0…K−1 within a task, a validation
     part, and the order in which the tasks are shown.
     """
-    from hcl.embeddings import read
     from hcl.files import check_file_to_write
-    from hcl.tasks import StreamSettings, make_benchmark, write_benchmark
+    from hcl.records.embeddings import read
+    from hcl.records.tasks import write_benchmark
+    from hcl.split import StreamSettings, make_benchmark
 
     check_file_to_write(out, "--out")
     values = load_yaml(params)

@@ -21,8 +21,8 @@ def command(params: Path, out: Path) -> None:
     The paper's Figure S1. Writes the figure, the curves and where each loss is least.
     """
     from hcl.files import check_folder_to_write
-    from hcl.studies import TOY_FILES, write_toy_losses
-    from hcl.toy_losses import ToySettings, toy_losses
+    from hcl.studies.files import TOY_FILES, write_toy_losses
+    from hcl.studies.toy_losses import ToySettings, toy_losses
 
     check_folder_to_write(out, "--out", TOY_FILES)
     key = "toy_losses"

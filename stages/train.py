@@ -26,9 +26,9 @@ def command(
     again.
     """
     from hcl.files import check_folder_to_write
-    from hcl.runs import read_run
-    from hcl.store import STORE, finished_runs
-    from hcl.training import RUN_FILES, train
+    from hcl.records.runs import read_run
+    from hcl.train.loop import RUN_FILES, train
+    from hcl.train.store import STORE, finished_runs
 
     check_folder_to_write(out, "--out", RUN_FILES)
     values = load_yaml(params)

@@ -28,7 +28,7 @@ def command(
     `.hcl/runs` and not trained again.
     """
     from hcl.files import check_file_to_write
-    from hcl.tuning import TuneSettings, tune, write_tuning
+    from hcl.tune import TuneSettings, tune, write_tuning
 
     check_file_to_write(out, "--out")
     values = load_yaml(params)

@@ -12,8 +12,8 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from hcl.estimator import HCLClassifier, HCLPlusClassifier
-from hcl.learners import falling_rate
-from tests.blobs import blobs_in_64_dimensions
+from hcl.learn.learners import falling_rate
+from tests.support.blobs import blobs_in_64_dimensions
 
 SMALL = HCLClassifier(
     couplings=4, hidden=32, epochs=20, learning_rate=5e-3, weight_decay=0.0, random_state=0

@@ -9,16 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcl.detection import DetectionSettings
 from hcl.errors import HCLError
-from hcl.flows import FlowSettings
-from hcl.learners import MethodChanges, MethodSettings
-from hcl.plus import PlusSettings
-from hcl.runs import read_run
+from hcl.learn.detection import DetectionSettings
+from hcl.learn.learners import MethodChanges, MethodSettings
+from hcl.learn.plus import PlusSettings
+from hcl.learn.vae import VAESettings
+from hcl.model.flows import FlowSettings
+from hcl.records.runs import read_run
+from hcl.records.tasks import Part
 from hcl.settings import build, load_yaml
-from hcl.tasks import Part
-from hcl.training import TrainingSettings
-from hcl.tuning import (
+from hcl.train.loop import TrainingSettings
+from hcl.tune import (
     Point,
     Trial,
     TuneSettings,
@@ -29,8 +30,7 @@ from hcl.tuning import (
     tune,
     write_tuning,
 )
-from hcl.vae import VAESettings
-from tests.blobs import benchmark, blobs_in_64_dimensions, with_validation
+from tests.support.blobs import benchmark, blobs_in_64_dimensions, with_validation
 
 FLOW = FlowSettings(couplings=2, hidden_layers=1, hidden=8)
 TRAINING = TrainingSettings(learning_rate=1e-3, save_model=True)

@@ -22,14 +22,14 @@ from pathlib import Path
 
 import numpy as np
 
-from hcl import figures
-from hcl.evaluation import write_csv
-from hcl.figures import Series
+from hcl.evaluate.metrics import mean_and_std
+from hcl.evaluate.scoring import write_csv
 from hcl.files import replacing
-from hcl.metrics import mean_and_std
-from hcl.paper import METRICS
-from hcl.results import method_label
-from hcl.tables import DASH, mean_std, title_of
+from hcl.report import figures
+from hcl.report.figures import Series
+from hcl.report.paper import METRICS
+from hcl.report.results import method_label
+from hcl.report.tables import DASH, mean_std, title_of
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "results.md"

@@ -1,0 +1,1 @@
+"""``evaluate``: from runs to the paper's metrics."""

@@ -1,0 +1,1 @@
+"""``extract``: images to embeddings, by a pretrained backbone."""

@@ -1,0 +1,1 @@
+"""What learns from batches: methods, memories and task detection (Sections 4.2 and 4.3)."""

@@ -1,0 +1,373 @@
+"""HCL+: measured moments in place of a flow's, and a sequential test for changes of task.
+
+Past the paper, each with a parameter:
+
+* **Measured moments.** The paper draws μ_{y,t} at random and bends the flow until each class lies
+  there, in a Gaussian of unit covariance. Here the mean of each (class, task) pair and one
+  covariance Σ within all of them are streamed as the data comes (``hcl.learn.moments``).
+* **Tukey's transform** of the embeddings (``power``), and **a lift** φ(z) = (z, max(0, zR)) with R
+  fixed and random (``projections``): sums of φ give a boundary that is not linear in z.
+* **The rule** (``rule``): ridge regression of the pairs' indicators on φ, or Bayes' rule with
+  N(φ; m_c, Σ), which without the lift and the transform is LDA. Both come from the same sums.
+* **The flow** (``flow``) is the identity by default, z = scaled x, because learning it has not paid
+  so far. It can learn by −L_ll under N(f(x); m_y, Σ) in the first task, or in all tasks with L_FR
+  on samples that a snapshot draws from the measured Gaussians.
+* **A sequential test** (``hcl.learn.sequential``) on mean latents, in place of one batch at λ = 5.
+
+Kept: G of φ(z), (D + M)² numbers, whatever the number of tasks; R; one sum of D + M numbers for
+each pair; and, where the flow learns, the flow and one snapshot. Of samples, at most the last 256,
+until their sum is taken, and the batches that wait for the test's verdict: usually none, at most
+``test.window``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hcl.learn.adam import Adam
+from hcl.learn.contract import Batch, Evidence, Observation, Prediction, TaskBatch
+from hcl.learn.moments import Inverse, LinearScores, Moments
+from hcl.learn.sequential import CumulativeSum, SequentialSettings
+from hcl.model.flows import Flow
+from hcl.model.hybrid import HybridModel, check_finite
+from hcl.model.losses import latent_distance
+from hcl.records.runs import NEW, RECURRING, SAME
+
+
+@dataclass(frozen=True)
+class PlusSettings:
+    """The parts of HCL+.
+
+    Attributes:
+        flow: when the flow learns: with ``all`` tasks, in the ``first`` alone, or ``never`` (then
+            it stays the identity).
+        power: p of Tukey's transform sign(x)·|x|^p of the embeddings, before anything else; pooled
+            activations are skewed, a root makes them more alike to a Gaussian. 1 leaves it out.
+        projections: M, random features of the lift; 0 leaves it out.
+        rule: ``gaussian`` is Bayes' rule with N(φ; m_c, Σ); ``ridge`` regresses the classes'
+            indicators on φ(z), from the same sums.
+        shrinkage: ε of Σ, relative to the mean variance.
+        ridge: ρ of ``rule: ridge``, relative to the mean of G's diagonal.
+        replay: samples of the snapshot in each step, for all old tasks together.
+        test: the sequential test of ``tasks: detected``.
+    """
+
+    flow: Literal["all", "first", "never"] = "never"
+    power: float = 0.5
+    projections: int = 4000
+    rule: Literal["gaussian", "ridge"] = "ridge"
+    shrinkage: float = 1e-2
+    ridge: float = 1e-2
+    replay: int = 32
+    test: SequentialSettings = field(default_factory=SequentialSettings)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.power <= 1:
+            raise ValueError(f"power: is {self.power}; expected above 0, up to 1.")
+        if self.projections < 0:
+            raise ValueError(f"projections: is {self.projections}; expected 0 or more.")
+        if not 0 < self.shrinkage <= 1:
+            raise ValueError(f"shrinkage: is {self.shrinkage}; expected above 0, up to 1.")
+        if not self.ridge > 0:
+            raise ValueError(f"ridge: is {self.ridge}; expected a number above 0.")
+        if self.replay < 1:
+            raise ValueError(f"replay: is {self.replay}; expected 1 or more.")
+
+
+def tukey(x: Tensor, power: float) -> Tensor:
+    """sign(x)·|x|^p."""
+    return x if power == 1 else x.sign() * x.abs().pow(power)
+
+
+class PlusLearner:
+    """The flow with streamed moments, told its tasks or detecting them.
+
+    Args:
+        model: its flow is used; its latent mixture stays without tasks.
+        settings: the parts.
+        alpha: α, the weight of L_FR.
+        detects: whether the learner finds its tasks itself.
+        learning_rate: of Adam.
+        weight_decay: of Adam (L2).
+        generator: for the lift and replay.
+    """
+
+    def __init__(
+        self,
+        model: HybridModel,
+        settings: PlusSettings,
+        *,
+        alpha: float,
+        detects: bool,
+        learning_rate: float,
+        weight_decay: float,
+        generator: torch.Generator,
+    ) -> None:
+        self.model = model
+        self.flow = model.flow
+        self.settings = settings
+        self.alpha = alpha
+        self.generator = generator
+        self.num_classes = model.latent.num_classes
+        self.task = -1
+        self.given: list[int] = []
+        self.num_tasks = 0
+        size, device = self.flow.size, generator.device
+        lift = torch.randn(size, settings.projections, generator=generator, device=device)
+        self.lift = lift / size**0.5
+        self.moments = Moments(size + settings.projections, device)
+        self.optimiser = Adam(self.flow.parameters(), learning_rate, weight_decay)
+        self.snapshot: HybridModel | None = None
+        self.test = CumulativeSum(settings.test) if detects else None
+        self.pending: list[tuple[Tensor, Tensor, float]] = []  # batches that wait for a verdict
+        self._rule: LinearScores | None = None  # solved when asked for
+        self._replay_factor: Tensor | None = None
+        self._metric = Inverse()  # Σ⁻¹ of L_ll
+        self._spread = Inverse()  # Σ⁻¹ of the test
+
+    # Whose batch is it?
+
+    def observe(self, batch: Batch | TaskBatch, watch: bool = True) -> Observation:
+        """Learn from a batch, at once or, under suspicion, when the test has come to a verdict.
+
+        Without ``watch``, a learner that detects its tasks takes the batch for its current one.
+        """
+        if isinstance(batch, TaskBatch):
+            if self.test is not None:
+                raise TypeError("a learner that detects its tasks must not be handed them")
+            if batch.task not in self.given:
+                self.given.append(batch.task)
+            self._change_to(self.given.index(batch.task))
+            return Observation(self._learn(tukey(batch.x, self.settings.power), batch.y))
+        if self.test is None:
+            raise TypeError("a learner that is told its tasks needs a TaskBatch")
+        if self.task < 0:
+            self._change_to(0)
+        x = tukey(batch.x, self.settings.power)
+        if watch:
+            return self._watch(x, batch.y)
+        self.test.accept(self._statistic(self.task, [(x, batch.y)]))
+        return Observation(self._learn(x, batch.y))
+
+    def _watch(self, x: Tensor, y: Tensor) -> Observation:
+        """Judge a batch, together with those that wait."""
+        assert self.test is not None
+        mean, std = self.test.scale()
+        statistic = self._statistic(self.task, [(x, y)])
+        evidence = self.test.update(statistic)
+        self.pending.append((x, y, statistic))
+        verdict = SAME
+        if self.test.alarm:
+            verdict = self._settle_change()
+        if len(self.pending) >= self.settings.test.window:
+            self.test.evidence = 0.0  # so long a suspicion is no change: it has to end
+        loss = None
+        if verdict != SAME or self.test.evidence == 0:
+            for waiting_x, waiting_y, waiting_statistic in self.pending:
+                if verdict == SAME:
+                    self.test.accept(waiting_statistic)
+                loss = self._learn(waiting_x, waiting_y)
+            self.pending.clear()
+        row = np.array([statistic, evidence, np.nan])
+        return Observation(
+            loss, Evidence(row, np.array([mean, 0, np.nan]), np.array([std, 0, np.nan]), verdict)
+        )
+
+    def _settle_change(self) -> int:
+        """The batches that wait are of another task: an earlier one that fits, or a new one."""
+        assert self.test is not None
+        batches = [(x, y) for x, y, _ in self.pending]
+        excess = {
+            task: self.test.excess(self._statistic(task, batches))
+            for task in range(self.num_tasks)
+            if task != self.task
+        }
+        best = min(excess, key=excess.__getitem__, default=-1)
+        back = best >= 0 and excess[best] <= self.settings.test.threshold
+        self._change_to(best if back else self.num_tasks)
+        self.test.reset()
+        return RECURRING if back else NEW
+
+    @torch.no_grad()
+    def _statistic(self, task: int, batches: list[tuple[Tensor, Tensor]]) -> float:
+        """T of the batches together for ``task``; 0 where none of their classes is known yet."""
+        first = task * self.num_classes
+        counts = self.moments.counts[first : first + self.num_classes]
+        if not counts.sum():
+            return 0.0
+        z = torch.cat([self.flow(x)[0] for x, _ in batches])
+        y = torch.cat([y for _, y in batches])
+        known = self.moments.means(self.flow.size)[first : first + self.num_classes]
+        found = torch.zeros_like(known).index_add_(0, y, z.double())
+        seen = torch.zeros_like(counts).index_add_(0, y, torch.ones_like(y, dtype=counts.dtype))
+        both = (counts > 0) & (seen > 0)
+        if not both.any():
+            return 0.0
+        gap = found[both] / seen[both, None] - known[both]
+        weight = 1 / (1 / seen[both] + 1 / counts[both])
+        inverse = self._spread.of(self.moments, self.settings.test.shrinkage, self.flow.size)
+        square = (gap * (gap @ inverse.double())).sum(1)
+        return float((weight * square).sum() / both.sum())
+
+    def _change_to(self, task: int) -> None:
+        """Go to another task; the snapshot is what was learned so far."""
+        if task == self.task:
+            return
+        if self.task >= 0 and self.settings.flow == "all":
+            if self.snapshot is None:
+                self.snapshot = self.model.snapshot()
+            else:
+                self.snapshot.copy_from(self.model)
+            covariance = self.moments.covariance(self.settings.shrinkage, self.flow.size)
+            self._replay_factor = torch.linalg.cholesky(covariance).float()
+        if task == self.num_tasks:
+            self.num_tasks += 1
+            self.moments.add_classes(self.num_classes)
+        self.task = task
+
+    # Learning from it.
+
+    def _learn(self, x: Tensor, y: Tensor) -> Tensor | None:
+        """A step of the flow, where it learns at this time, and the moments of the latents."""
+        loss = None
+        if self._flow_learns():
+            loss, z = self._objective(x, y)
+            check_finite(loss, self.model, x)
+            self.optimiser.zero_grad()
+            loss.backward()
+            self.optimiser.step()
+            loss = loss.detach()
+        else:
+            with torch.no_grad():
+                z, _ = self.flow(x)
+        self.moments.add(self._lifted(z), self.task * self.num_classes + y)
+        self._rule = None
+        return loss
+
+    def _flow_learns(self) -> bool:
+        """Not before Σ, which stands in its loss, is known from 2 D samples."""
+        settings = self.settings
+        now = settings.flow == "all" or (settings.flow == "first" and self.num_tasks == 1)
+        return now and float(self.moments.counts.sum()) >= 2 * self.flow.size
+
+    def _objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """−L_ll + α L_FR with the means as they are measured, and the batch's latents."""
+        n = len(x)
+        drawn = self._draw_replay()
+        z, log_det = self.flow(x if drawn is None else torch.cat((x, drawn[0])))
+        gap = z[:n] - self._means_with(z[:n].detach(), y)
+        inverse = self._metric.of(self.moments, self.settings.shrinkage, self.flow.size)
+        loss = (0.5 * (gap @ inverse * gap).sum(1) - log_det[:n]).mean()
+        if drawn is not None:
+            loss = loss + self.alpha * latent_distance(z[n:], drawn[1])
+        return loss, z[:n].detach()
+
+    def _means_with(self, z: Tensor, y: Tensor) -> Tensor:
+        """μ_{y,t} of each sample (n, D), over the latents of its class so far and in this batch."""
+        first = self.task * self.num_classes
+        counts = self.moments.counts[first : first + self.num_classes].clone()
+        sums = self.moments.sums[first : first + self.num_classes, : self.flow.size].clone()
+        counts.index_add_(0, y, torch.ones_like(y, dtype=counts.dtype))
+        sums.index_add_(0, y, z.double())
+        return (sums / counts.clamp(min=1)[:, None]).to(z)[y]
+
+    @torch.no_grad()
+    def _draw_replay(self) -> tuple[Tensor, Tensor] | None:
+        """Samples of the snapshot, other tasks' classes equally likely, and their latents."""
+        if self.snapshot is None or self.num_tasks < 2:
+            return None
+        assert self._replay_factor is not None
+        device = self.generator.device
+        count = (self.settings.replay,)
+        task = torch.randint(self.num_tasks - 1, count, generator=self.generator, device=device)
+        task += (task >= self.task).long()
+        y = torch.randint(self.num_classes, count, generator=self.generator, device=device)
+        noise = torch.randn(*count, self.flow.size, generator=self.generator, device=device)
+        means = self.moments.means(self.flow.size)[task * self.num_classes + y].float()
+        z = torch.addmm(means, noise, self._replay_factor.T)
+        return self.snapshot.flow.inverse(z)[0], z
+
+    def _lifted(self, z: Tensor) -> Tensor:
+        """φ(z) = (z, max(0, zR))."""
+        if not self.lift.shape[1]:
+            return z
+        return torch.cat((z, (z @ self.lift.to(z)).relu_()), dim=1)
+
+    @torch.no_grad()
+    def scores(self, x: Tensor, flow: Flow | None = None) -> Tensor:
+        """A score of every task and class, (n, T, K): the rule's; −∞ where no sample was seen.
+
+        ``flow`` replaces the learner's own: a copy of it in double precision, for instance.
+        """
+        settings = self.settings
+        if self._rule is None:
+            if settings.rule == "gaussian":
+                self._rule = self.moments.gaussian_scores(settings.shrinkage)
+            else:
+                self._rule = self.moments.ridge_scores(settings.ridge)
+        z, _ = (flow or self.flow)(tukey(x, settings.power))
+        return self._rule(self._lifted(z)).unflatten(1, (self.num_tasks, self.num_classes))
+
+    def class_scores(self, scores: Tensor) -> Tensor:
+        """From the scores of pairs (n, T, K) to those of classes (n, K).
+
+        Bayes' rule sums likelihoods over tasks. Scores of a regression are no log-likelihoods to
+        be summed: there a class has the score of its best pair.
+        """
+        return scores.logsumexp(1) if self.settings.rule == "gaussian" else scores.amax(1)
+
+    def predict(self, x: Tensor) -> Prediction:
+        """The class, over all tasks, and the best pair of class and task."""
+        scores = self.scores(x)
+        pair = scores.flatten(1).argmax(1)
+        classes = self.class_scores(scores).argmax(1)
+        answers = (classes, pair // self.num_classes, pair % self.num_classes)
+        return Prediction(*(a.cpu().numpy().astype(np.int16) for a in answers))
+
+    def state(self) -> dict[str, Any]:
+        """Flow, snapshot, optimiser, generator, moments and the test."""
+        state: dict[str, Any] = {
+            "task": self.task,
+            "given": list(self.given),
+            "num_tasks": self.num_tasks,
+            "model": self.model.state_dict(),
+            "lift": self.lift,
+            "moments": self.moments.state(),
+            "optimiser": self.optimiser.state_dict(),
+            "generator": self.generator.get_state(),
+            "pending": [list(batch) for batch in self.pending],
+            "inverses": [i.state() for i in (self._metric, self._spread)],
+        }
+        if self.snapshot is not None:
+            state["snapshot"] = self.snapshot.state_dict()
+            state["replay_factor"] = self._replay_factor
+        if self.test is not None:
+            state["known"] = list(self.test.known)
+            state["evidence"], state["age"] = self.test.evidence, self.test.age
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+        self.task, self.num_tasks = state["task"], state["num_tasks"]
+        self.given = list(state["given"])
+        self.model.load_state_dict(state["model"])
+        self.lift = state["lift"]
+        self.moments.restore(state["moments"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.generator.set_state(state["generator"].cpu())
+        self.pending = [(x, y, statistic) for x, y, statistic in state["pending"]]
+        for inverse, held in zip((self._metric, self._spread), state["inverses"], strict=True):
+            inverse.restore(held)
+        if "snapshot" in state:
+            self.snapshot = self.model.snapshot()
+            self.snapshot.load_state_dict(state["snapshot"])
+            self._replay_factor = state["replay_factor"]
+        if self.test is not None:
+            self.test.known = list(state["known"])
+            self.test.evidence, self.test.age = state["evidence"], state["age"]
+        self._rule = None

@@ -1,0 +1,167 @@
+"""From labels to tasks: index arrays over embedding files, and the stream that shows them.
+
+A benchmark is a list of tasks and the order in which they are shown. A task takes some classes of
+one data set and labels them 0…K−1; all tasks of a benchmark have the same number of classes K
+(domain-incremental learning, Section 2 of the paper). A task may be shown more than once.
+
+The tasks file (HDF5, ``hcl-tasks/1``) holds, for task i, the group ``task-i`` with the attributes
+``dataset`` and ``classes`` and, for each of ``train``, ``validation`` and ``test``, the rows of the
+embedding file and their labels within the task; ``stream`` lists (task, epochs). Its attribute
+``sources`` names each embedding file by the digest of its content, so that rows are never read
+from a file other than the one that they were made for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from hcl.errors import HCLError
+from hcl.files import canonical_json, fingerprint, replacing
+
+FORMAT = "hcl-tasks/1"
+PARTS = ("train", "validation", "test")
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of an embedding file, and their labels 0…K−1 within the task."""
+
+    rows: IntArray
+    y: IntArray
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: ``classes[k]`` is the data set's own label of the task's label k."""
+
+    dataset: str
+    classes: tuple[int, ...]
+    train: Part
+    validation: Part
+    test: Part
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One segment of the stream: the task with this index (from 0), for so many epochs."""
+
+    task: int
+    epochs: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """An embedding file that tasks point into, by the digest of its content."""
+
+    dataset: str
+    content_sha256: str
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Distinct tasks, and the stream that shows them."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    stream: tuple[Segment, ...]
+    sources: tuple[Source, ...]
+
+    @property
+    def num_classes(self) -> int:
+        """K, the same for every task."""
+        return len(self.tasks[0].classes)
+
+    def digest(self) -> str:
+        """SHA-256 over what a learner is shown and tested on."""
+        arrays = hashlib.sha256()
+        for task in self.tasks:
+            for part in (task.train, task.test):
+                arrays.update(part.rows.tobytes())
+                arrays.update(part.y.tobytes())
+        return fingerprint(
+            {
+                "arrays": arrays.hexdigest(),
+                "sizes": [[len(task.train.y), len(task.test.y)] for task in self.tasks],
+                "datasets": [task.dataset for task in self.tasks],
+                "classes": [list(task.classes) for task in self.tasks],
+                "stream": [[segment.task, segment.epochs] for segment in self.stream],
+                "sources": [[source.dataset, source.content_sha256] for source in self.sources],
+            }
+        )
+
+
+def first_difference(found: Benchmark, asked: Benchmark) -> str | None:
+    """Where a benchmark first differs from what is asked for, in words; ``None`` if nowhere."""
+    order, other = ([s.task + 1 for s in b.stream] for b in (found, asked))
+    if order != other:
+        return f"its order is {order}, asked for is {other}"
+    epochs, others = ([s.epochs for s in b.stream] for b in (found, asked))
+    if epochs != others:
+        return f"its epochs are {epochs}, asked for are {others}"
+    for number, (a, b) in enumerate(zip(found.tasks, asked.tasks, strict=True), start=1):
+        if (a.dataset, a.classes) != (b.dataset, b.classes):
+            mine, yours = (f"{list(task.classes)} of {task.dataset}" for task in (a, b))
+            return f"its task {number} has the classes {mine}, asked for are {yours}"
+        for name in PARTS:
+            here, there = getattr(a, name), getattr(b, name)
+            if len(here.y) != len(there.y):
+                counts = f"{len(here.y)} {name} samples, asked for are {len(there.y)}"
+                return f"its task {number} has {counts}"
+            if not (np.array_equal(here.rows, there.rows) and np.array_equal(here.y, there.y)):
+                return f"its task {number} has other {name} samples"
+    return None if found.sources == asked.sources else "it was made from other embeddings"
+
+
+def write_benchmark(path: str | Path, benchmark: Benchmark) -> None:
+    """Write the tasks file, whole or not at all."""
+    with replacing(path) as partial, h5py.File(partial, "w") as file:
+        file.attrs["format"] = FORMAT
+        file.attrs["benchmark"] = benchmark.name
+        file.attrs["sources"] = canonical_json(
+            [[s.dataset, s.content_sha256] for s in benchmark.sources]
+        )
+        file["stream"] = np.array([[s.task, s.epochs] for s in benchmark.stream], np.int64)
+        for index, task in enumerate(benchmark.tasks):
+            group = file.create_group(f"task-{index}")
+            group.attrs["dataset"] = task.dataset
+            group.attrs["classes"] = np.array(task.classes, np.int64)
+            for name in PARTS:
+                part: Part = getattr(task, name)
+                group[f"{name}/rows"] = part.rows
+                group[f"{name}/y"] = part.y
+
+
+def read_benchmark(path: str | Path) -> Benchmark:
+    """Read and check a tasks file."""
+    path = Path(path)
+    again = "make it again with the stage split"
+    if not path.exists():
+        raise HCLError(f"{path}: no such tasks file; {again}.")
+    try:
+        with h5py.File(path) as file:
+            found = file.attrs.get("format")
+            if found != FORMAT:
+                raise HCLError(f"{path}: format is {found!r}, expected {FORMAT!r}; {again}.")
+            stream = tuple(Segment(int(t), int(e)) for t, e in file["stream"][:])
+            groups = [file[f"task-{i}"] for i in range(1 + max(s.task for s in stream))]
+            tasks = tuple(
+                Task(
+                    str(group.attrs["dataset"]),
+                    tuple(map(int, group.attrs["classes"])),
+                    *(Part(group[f"{part}/rows"][:], group[f"{part}/y"][:]) for part in PARTS),
+                )
+                for group in groups
+            )
+            sources = tuple(Source(*pair) for pair in json.loads(file.attrs["sources"]))
+            return Benchmark(str(file.attrs["benchmark"]), tasks, stream, sources)
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise HCLError(f"{path}: not a whole tasks file ({error}); {again}.") from error

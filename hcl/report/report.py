@@ -1,0 +1,619 @@
+"""The report: tables as Markdown, CSV and LaTeX, figures as PNG and SVG, and one page with all.
+
+Everything is listed from the grid that it is given, never from what lies in a folder, and the
+same results give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hcl.errors import HCLError
+from hcl.files import replacing
+from hcl.report import figures, tables
+from hcl.report.figures import Draw, Series, TraceView
+from hcl.report.page import (
+    Picture,
+    facts_table,
+    figure_html,
+    methods_list,
+    page,
+    panels_html,
+    settings_rows,
+    simple_table,
+    table_html,
+    task_key,
+)
+from hcl.report.paper import METRICS
+from hcl.report.results import Result, read_result
+from hcl.studies.files import METHODS, MoonsStudy, ToyLosses, moons_panels, toy_panel
+
+REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures")
+STATISTIC_LABELS = {
+    "log_px": "log-likelihood S₁",
+    "log_pz": "latent log-likelihood S₂",
+    "log_det": "log-determinant S₃",
+    "mean_shift": "shift of the mean latents T",
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What the report must show."""
+
+    benchmarks: tuple[str, ...]
+    methods: tuple[str, ...]
+    datasets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("benchmarks", "methods"):
+            values = getattr(self, name)
+            if not values:
+                raise ValueError(f"{name}: is empty; name at least one.")
+            if len(set(values)) != len(values):
+                raise ValueError(f"{name}: a name stands twice in {list(values)}.")
+
+
+def read_results(metrics: Path, scores: Path, grid: Grid) -> dict[str, list[Result]]:
+    """Every method on every benchmark of the grid; a missing one is an error."""
+    results = {}
+    for benchmark in grid.benchmarks:
+        found = [read_result(metrics, scores, benchmark, method) for method in grid.methods]
+        if len({json.dumps(r.about["stream"]) + str(r.accuracy.shape[1:]) for r in found}) != 1:
+            raise HCLError(
+                f"{scores / benchmark}: the methods were scored on different streams; "
+                "make them again with `dvc repro`."
+            )
+        results[benchmark] = found
+    return results
+
+
+def write_report(
+    out: str | Path,
+    results: dict[str, list[Result]],
+    moons: MoonsStudy | None = None,
+    toy: ToyLosses | None = None,
+) -> str:
+    """Write the whole folder ``out`` and return the headline tables as plain text.
+
+    Args:
+        out: the folder.
+        results: by benchmark, in the order to be shown.
+        moons: what ``hcl moons`` found.
+        toy: what ``hcl toy-losses`` found.
+    """
+    headlines = {name: tables.headline(found) for name, found in results.items()}
+    plain = "\n".join(f"{name}\n\n{tables.plain(table)}" for name, table in headlines.items())
+    tasks = {name: tables.by_task(found) for name, found in results.items()}
+    with replacing(out) as folder:
+        folder.mkdir()
+        pictures = folder / "figures"
+        sections = [
+            (name, name, _benchmark_html(found, headlines[name], tasks[name], pictures))
+            for name, found in results.items()
+        ]
+        if moons is not None:
+            sections.append(("two-moons", "Two moons", _moons_html(moons, pictures)))
+        if toy is not None:
+            sections.append(
+                ("toy-losses", "The two losses on a toy flow", _toy_html(toy, pictures))
+            )
+        sections.append(("what-was-run", "What was run", _provenance_html(results)))
+        html = page("Continual learning report", _lede(results), sections, _footer())
+        (folder / "index.html").write_text(html, encoding="utf-8")
+        both = [table for name in results for table in (headlines[name], tasks[name])]
+        (folder / "tables.csv").write_text(tables.tidy_csv(both), encoding="utf-8")
+        runs = [result for found in results.values() for result in found]
+        (folder / "seeds.csv").write_text(tables.seeds_csv(runs), encoding="utf-8")
+        (folder / "headline.txt").write_text(plain + "\n", encoding="utf-8")
+        (folder / "tables.md").write_text(_markdown(headlines, tasks), encoding="utf-8")
+        latex = "\n".join(tables.latex(table) for table in both)
+        (folder / "tables.tex").write_text(latex, encoding="utf-8")
+    return plain
+
+
+def _markdown(headlines: dict[str, tables.Table], tasks: dict[str, tables.Table]) -> str:
+    parts = []
+    for name, table in headlines.items():
+        parts.append(f"## {name}\n\n{tables.markdown(table)}\n{_paper_note(table)}\n")
+        if table.has_changes:
+            parts.append(f"{tables.CHANGES_NOTE}\n")
+        parts.append(f"Final accuracy on each task:\n\n{tables.markdown(tasks[name])}")
+    note = (
+        "Percent, mean ± standard deviation over seeds (population). Bold: best of its column, "
+        "MTL left out (it is the upper bound). A dash: not defined.\n"
+    )
+    return "\n".join(["# Results\n", note, *parts])
+
+
+def _paper_note(table: tables.Table) -> str:
+    if table.paper is None:
+        return "The paper has no results for this benchmark, stream and number of epochs."
+    return (
+        f"Paper: {table.paper.source}, {_count(table.paper.seeds, 'run')} each; "
+        "it does not name its backbone."
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _lede(results: dict[str, list[Result]]) -> str:
+    count = len(next(iter(results.values())))
+    return (
+        f"<p>{_count(count, 'method')} on {_count(len(results), 'benchmark')}, in percent, mean "
+        "± standard deviation over seeds. No method is told the task at test time; those "
+        "marked (TA) are not told it in training either. How each number is made: "
+        "<code>docs/evaluation.md</code>.</p>"
+    )
+
+
+def _footer() -> str:
+    return (
+        "<p>Made by <code>hcl report</code> from the files in <code>results/</code>. The tables "
+        "are also in <code>tables.md</code>, <code>tables.csv</code> and <code>tables.tex</code>, "
+        "each run in <code>seeds.csv</code>, the figures as PNG and SVG in <code>figures/</code>. "
+        "The method: Kirichenko et al., “Task-agnostic Continual Learning with Hybrid "
+        "Probabilistic Models”.</p>"
+    )
+
+
+# A benchmark --------------------------------------------------------------------------------------
+
+
+def _benchmark_html(
+    results: Sequence[Result], headline: tables.Table, by_task: tables.Table, folder: Path
+) -> str:
+    first = results[0]
+    parts = [
+        f'<p class="lede">{_stream_text(first)}</p>',
+        table_html(headline, "Mean ± standard deviation over seeds, percent."),
+        f'<p class="note">▸ best of its column, MTL left out. {escape(_paper_note(headline))}</p>',
+        methods_list(results),
+        "<h3>Accuracy by task</h3>",
+        _by_task_figures(results, folder),
+        table_html(by_task, "Final accuracy on each task, percent."),
+        "<h3>Average accuracy, forgetting and overall accuracy</h3>",
+        _bars(results, folder),
+        "<h3>Accuracy on each task as the stream goes on</h3>",
+        _over_time(results, folder),
+        "<h3>The accuracy matrix</h3>",
+        _heat_maps(results, folder),
+    ]
+    agnostic = [r for r in results if r.task_agnostic]
+    if agnostic:
+        parts += ["<h3>Task changes</h3>", _changes_html(agnostic), _traces(agnostic, folder)]
+    seen = [r for r in results if r.latent]
+    if seen:
+        parts += ["<h3>The latent space after the last task</h3>", _latent_views(seen, folder)]
+    elif any(r.about["settings"]["method"].get("kind", "flow") == "flow" for r in results):
+        parts.append(
+            '<p class="note">No view of the latent space: the runs kept no model. '
+            f"<code>save_model: true</code> in <code>benchmarks.{escape(first.benchmark)}"
+            ".training</code> keeps it.</p>"
+        )
+    return "\n".join(parts)
+
+
+def _stream_text(result: Result) -> str:
+    order = " ".join(str(task + 1) for task in result.stream)
+    epochs = "epochs differ" if result.epochs is None else f"{_count(result.epochs, 'epoch')} each"
+    about = result.about
+    backbones = dict.fromkeys(_backbone(source) for source in about["sources"])
+    return (
+        f"{_count(len(about['tasks']), 'task')} of {about['classes_per_task']} classes, shown in "
+        f"the order {order}, {epochs}; {_count(len(about['seeds']), 'seed')}. "
+        f"Embeddings: {escape('; '.join(backbones))}."
+    )
+
+
+def _backbone(source: dict[str, Any]) -> str:
+    if "backbone" not in source:
+        return f"{source['dataset']} (backbone not recorded)"
+    return f"{source['dataset']} seen by {source['backbone']}"
+
+
+def _by_task_figures(results: Sequence[Result], folder: Path) -> str:
+    """The paper's methods in one figure, as in the paper; others beside the upper bound."""
+    paper = ("mtl", "adam", "er", "curl", "hcl-fr", "hcl-gr", "hcl-fr-ta", "hcl-gr-ta")
+    groups = {
+        "paper": [r for r in results if r.method in paper],
+        "other": [r for r in results if r.method not in paper],
+    }
+    if groups["other"]:
+        groups["other"] = [r for r in results if r.method == "mtl"] + groups["other"]
+    pictures = []
+    for name, chosen in groups.items():
+        if not chosen:
+            continue
+        title = "The paper's methods" if name == "paper" else "Other methods"
+        draw = partial(figures.accuracy_by_task, series=[_series(r) for r in chosen], title=title)
+        said = "; ".join(
+            f"{r.label}: " + ", ".join(f"{v:.1f}" for v in _final(r).mean(0)) for r in chosen
+        )
+        picture = _picture(
+            [draw],
+            folder / chosen[0].benchmark / f"accuracy-by-task-{name}",
+            f"Final accuracy on each task in percent. {said}.",
+            width=4.9,
+            height=3.3,
+        )
+        pictures.append(picture)
+    return panels_html(
+        pictures,
+        "Mean over seeds, bars of one standard deviation; dashed: task-agnostic.",
+        size="large",
+    )
+
+
+def _final(result: Result) -> figures.FloatArray:
+    return result.accuracy[:, :, -1]
+
+
+def _series(result: Result) -> Series:
+    final = _final(result)
+    style = figures.style_of(result.method, result.task_agnostic)
+    return Series(result.label, style, final.mean(0), final.std(0))
+
+
+def _picture(
+    draws: Sequence[Draw],
+    stem: Path,
+    description: str,
+    caption: str = "",
+    width: float = 3.4,
+    height: float = 2.5,
+) -> Picture:
+    """Draw one panel, write its files and return it for the page."""
+    figure = figures.grid(draws, columns=1, width=width, height=height)
+    figures.save(figure, stem)
+    return Picture(_svg(figure, stem, description), caption, wide=width > 5)
+
+
+def _svg(figure: Any, stem: Path, description: str) -> str:
+    name = "-".join((stem.parent.name, stem.name)).lower()
+    return figures.inline_svg(figure, name, description)
+
+
+def _panels(
+    draws: Sequence[Draw],
+    names: Sequence[str],
+    stem: Path,
+    descriptions: Sequence[str],
+    caption: str,
+    width: float = 3.4,
+    height: float = 2.5,
+    columns: Literal[3, 4] = 3,
+) -> str:
+    """Many panels: one figure of all as files, and one drawing each in the page, which wraps."""
+    figures.save(figures.grid(draws, columns, width, height), stem)
+    pictures = []
+    for draw, name, description in zip(draws, names, descriptions, strict=True):
+        figure = figures.panel(draw, width, height)
+        pictures.append(Picture(_svg(figure, stem.with_name(f"{stem.name}-{name}"), description)))
+    return panels_html(pictures, caption, "small" if columns == 4 else "medium")
+
+
+def _bars(results: Sequence[Result], folder: Path) -> str:
+    draws: list[Draw] = []
+    descriptions = []
+    for metric in METRICS:
+        series, said = [], []
+        for result in results:
+            mean, std = (np.array(np.nan if v is None else v) for v in result.metric(metric))
+            style = figures.style_of(result.method, result.task_agnostic)
+            series.append(Series(result.label, style, mean, std))
+            said.append(f"{result.label} {tables.number(result.metric(metric)[0])}")
+        better = "lower is better" if metric == "forgetting" else "higher is better"
+        title = f"{tables.title_of(metric).capitalize()}, %"
+        draws.append(partial(figures.bars, series=series, title=title))
+        descriptions.append(f"{title} ({better}): {', '.join(said)}.")
+    return _panels(
+        draws,
+        METRICS,
+        folder / results[0].benchmark / "metrics",
+        descriptions,
+        "Mean over seeds, whiskers of one standard deviation; hatched: task-agnostic. Forgetting "
+        "is better when it is low, the others when they are high.",
+        height=0.6 + 0.27 * len(results),
+    )
+
+
+def _over_time(results: Sequence[Result], folder: Path) -> str:
+    draws = [
+        partial(
+            figures.over_time,
+            mean=r.accuracy.mean(0),
+            std=r.accuracy.std(0),
+            stream=r.stream,
+            title=r.label,
+        )
+        for r in results
+    ]
+    tasks = len(results[0].about["tasks"])
+    key = task_key(
+        [figures.TASK_COLOURS[i % len(figures.TASK_COLOURS)] for i in range(tasks)],
+        [f"task {i + 1}" for i in range(tasks)],
+    )
+    return key + _panels(
+        draws,
+        [r.method for r in results],
+        folder / results[0].benchmark / "accuracy-over-time",
+        [f"{r.label}: accuracy on each task after each segment of the stream." for r in results],
+        "Each line begins where its task is first shown; bands of one standard deviation.",
+    )
+
+
+def _heat_maps(results: Sequence[Result], folder: Path) -> str:
+    draws = [
+        partial(figures.heat_map, accuracy=r.accuracy.mean(0), stream=r.stream, title=r.label)
+        for r in results
+    ]
+    size = 1 + 0.3 * len(results[0].about["tasks"])
+    return _panels(
+        draws,
+        [r.method for r in results],
+        folder / results[0].benchmark / "accuracy-matrix",
+        [f"{r.label}: accuracy on task i after segment j, mean over seeds." for r in results],
+        "Accuracy a<sub>i,j</sub> on the task of the row after the segment of the column, mean "
+        "over seeds. Without colour: the task had not been shown yet.",
+        height=size,
+    )
+
+
+# Task changes -------------------------------------------------------------------------------------
+
+
+def _changes_html(results: Sequence[Result]) -> str:
+    counted = ("true", "found", "missed", "false", "misnamed", "recurring", "recurring_named")
+    rows = []
+    for result in results:
+        total = {key: sum(int(row[f"changes_{key}"]) for row in result.by_seed) for key in counted}
+        delay = result.summary["changes"]["delay"]
+        recurring = f"{total['recurring_named']} of {total['recurring']}"
+        rows.append(
+            [
+                result.label,
+                f"{total['found']} of {total['true']}",
+                str(total["missed"]),
+                str(total["false"]),
+                str(total["misnamed"]),
+                tables.mean_std(delay["mean"], delay["std"]),
+                recurring if total["recurring"] else tables.DASH,
+            ]
+        )
+    seeds = len(results[0].about["seeds"])
+    return simple_table(
+        f"Changes of task, summed over {_count(seeds, 'seed')}; delay in batches. Misnamed: found, "
+        "but taken for another task.",
+        ["method", "found", "missed", "false", "misnamed", "delay", "recurring named"],
+        rows,
+    )
+
+
+def _traces(results: Sequence[Result], folder: Path) -> str:
+    html = []
+    for result in results:
+        view = _trace_view(result)
+        seed = result.about["seeds"][0]
+        picture = _picture(
+            [partial(figures.detector_trace, view=view, title=f"{result.label}, seed {seed}")],
+            folder / result.benchmark / f"trace-{result.method}",
+            f"{result.label}: {view.label} of each training batch with the typical set; changes at "
+            f"batches {', '.join(str(s + 1) for s in view.starts[1:])}, found at "
+            f"{', '.join(str(f + 1) for f in view.found) or 'none'}, false at "
+            f"{', '.join(str(f + 1) for f in view.false) or 'none'}.",
+            width=7.2,
+            height=2.5,
+        )
+        html.append(figure_html(picture))
+    html.append(
+        '<p class="note">The statistic that the detector looks at, of each training batch of the '
+        "first seed; values beyond the frame are cut. All seeds and statistics: "
+        "<code>trace.csv</code> in the scores.</p>"
+    )
+    return "\n".join(html)
+
+
+def _trace_view(result: Result) -> TraceView:
+    """The first seed's trace of the first statistic in use."""
+    trace = result.trace
+    assert trace is not None
+    chosen = trace["seed"] == result.about["seeds"][0]
+    segment = trace["segment"][chosen].astype(int) - 1
+    verdicts = np.flatnonzero(trace["verdict"][chosen])
+    starts = [int(np.flatnonzero(segment == j)[0]) for j in range(len(result.stream))]
+    stream = result.stream
+    found: list[int] = []
+    for j in range(1, len(stream)):
+        inside = verdicts[segment[verdicts] == j]
+        if stream[j] != stream[j - 1] and inside.size:
+            found.append(int(inside[0]))
+    detection = _detection_settings(result.about["settings"])
+    if "mean_shift" in trace:  # HCL+ has a test of its own
+        statistic = "mean_shift"
+        detection = result.about["settings"]["method"]["plus"]["test"]
+    else:
+        statistic = (detection.get("statistics") or ["log_px"])[0]
+    return TraceView(
+        label=STATISTIC_LABELS[statistic],
+        values=trace[statistic][chosen],
+        mean=trace[f"{statistic}_mean"][chosen],
+        std=trace[f"{statistic}_std"][chosen],
+        threshold=float(detection.get("threshold", 5)),
+        starts=starts,
+        tasks=[task + 1 for task in stream],
+        found=found,
+        false=[int(v) for v in verdicts if int(v) not in found],
+    )
+
+
+def _detection_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The section that holds λ, wherever the method keeps it."""
+    if "threshold" in settings:
+        return settings
+    for value in settings.values():
+        if isinstance(value, dict):
+            inner = _detection_settings(value)
+            if inner:
+                return inner
+    return {}
+
+
+# The latent space ---------------------------------------------------------------------------------
+
+
+def _latent_views(results: Sequence[Result], folder: Path) -> str:
+    draws: list[Draw] = []
+    for result in results:
+        rows = result.latent or []
+        points = [row for row in rows if row["kind"] == "sample"]
+        means = [row for row in rows if row["kind"] == "mean"]
+        draws.append(
+            partial(
+                figures.latent_view,
+                points=_places(points),
+                task=np.array([int(row["task"]) - 1 for row in points]),
+                label=np.array([int(row["class"]) for row in points]),
+                means=_places(means),
+                mean_task=np.array([int(row["task"]) - 1 for row in means]),
+                title=result.label,
+            )
+        )
+    return _panels(
+        draws,
+        [r.method for r in results],
+        folder / results[0].benchmark / "latent-space",
+        [f"{r.label}: test points and Gaussians in a plane of the latent space." for r in results],
+        "Test points of the first seed under the final model, in the plane that spreads the "
+        "Gaussians' means most. Colour: true task, as above; shape: class; ring: a Gaussian, 2σ "
+        "wide. Points that have left the rings of their own colour are forgotten.",
+        height=3.1,
+    )
+
+
+def _places(rows: Sequence[dict[str, str]]) -> figures.FloatArray:
+    return np.array([[float(row["x"]), float(row["y"])] for row in rows]).reshape(-1, 2)
+
+
+# Studies and provenance ---------------------------------------------------------------------------
+
+
+def _moons_html(found: MoonsStudy, folder: Path) -> str:
+    before = found.first_log_likelihood["snapshot"]
+    rows = [
+        [
+            label,
+            tables.number(found.distance[method]),
+            tables.number(before),
+            tables.number(found.first_log_likelihood[method]),
+            tables.number(found.drop(method)),
+            tables.number(found.second_log_likelihood[method]),
+        ]
+        for method, label in METHODS.items()
+    ]
+    return (
+        '<p class="lede">One flow learns the upper moon, then the lower one, with the same four '
+        "points of the upper moon as its only replay (the paper’s Figure 2). Functional "
+        "regularisation holds the points where they were in latent space, and with them the "
+        "upper moon; generative replay only keeps the four points likely.</p>"
+        + simple_table(
+            "Largest move of a replay point in latent space, and mean log-likelihood in nats.",
+            ["method", "move", "first moon, before", "after", "drop", "second moon"],
+            rows,
+        )
+        + _panels(
+            moons_panels(found),
+            ["data", "gr", "fr", "latent"],
+            folder / "two-moons",
+            [
+                "Both moons and the four replay points on the first.",
+                "Density after learning the second moon with generative replay.",
+                "Density after learning the second moon with functional regularisation.",
+                "The replay points in latent space before, after GR and after FR.",
+            ],
+            "Squares in the data: replay points. Both densities are on one scale. In latent space, "
+            "rings lie one and two σ about the first task’s mean, and FR’s stars should cover the "
+            "squares.",
+            width=2.8,
+            height=2.4,
+            columns=4,
+        )
+    )
+
+
+def _toy_html(found: ToyLosses, folder: Path) -> str:
+    picture = _picture(
+        [toy_panel(found)],
+        folder / "toy-losses",
+        f"GR and FR loss against θ: both least at θ = {found.gamma:g}; towards θ = 0 GR grows "
+        "without bound, FR ends at 1.",
+        "The paper’s Figure S1: both losses are least where the flow was; only GR’s has a pole.",
+        width=4.6,
+        height=2.8,
+    )
+    return (
+        '<p class="lede">For the flow f(x) = θx with the snapshot at θ = γ, the FR loss is '
+        "(θ/γ − 1)² and the GR loss ½(θ/γ)² − log θ, up to a constant.</p>" + figure_html(picture)
+    )
+
+
+def _provenance_html(results: dict[str, list[Result]]) -> str:
+    parts = [
+        "<p>To make everything again: <code>dvc repro</code>. One method on one benchmark, and "
+        "this page after it:</p>",
+    ]
+    name, found = next(iter(results.items()))
+    parts.append(
+        f"<pre>dvc repro evaluate@{escape(name)}-{escape(found[0].method)}\n"
+        "dvc repro -s report</pre>"
+    )
+    for benchmark, methods in results.items():
+        about = methods[0].about
+        rows = [
+            (f"{source['dataset']}: {key.replace('_', ' ')}", value)
+            for source in about["sources"]
+            for key, value in source.items()
+            if key != "dataset"
+        ]
+        sizes = [
+            [
+                f"task {i + 1}",
+                task["dataset"],
+                " ".join(map(str, task["classes"])),
+                *(f"{task[part]:,}" for part in ("train", "validation", "test")),
+            ]
+            for i, task in enumerate(about["tasks"])
+        ]
+        parts.append(f"<h3>{escape(benchmark)}</h3>")
+        parts.append(
+            simple_table(
+                "Tasks and their samples",
+                ["", "data set", "classes", "training", "validation", "test"],
+                sizes,
+            )
+        )
+        parts.append(facts_table("Data and backbone", rows))
+        versions = [(key, str(value)) for key, value in about["versions"].items()]
+        parts.append(facts_table("Versions", versions))
+        for result in methods:
+            fingerprints = [
+                (f"fingerprint, seed {seed}", value)
+                for seed, value in result.about["fingerprints"].items()
+            ]
+            rows = settings_rows(result.about["settings"]) + fingerprints
+            parts.append(
+                f"<details><summary>{escape(result.label)}: settings</summary>"
+                + facts_table(f"Settings of {result.label} on {benchmark}", rows)
+                + "</details>"
+            )
+    return "\n".join(parts)

@@ -1,0 +1,354 @@
+"""The report's tables: as data first, then as Markdown, CSV, LaTeX and plain text.
+
+Means and standard deviations over seeds in percent, with two decimals as in the paper. The best
+value of a column is marked, leaving ``mtl`` out: it sees the old data again and is the paper's
+upper bound, not a competitor.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from hcl.report.paper import METRICS, PaperResult, PaperTable, find_paper_table
+from hcl.report.results import Result
+
+TITLES = {
+    "average_accuracy": "average accuracy",
+    "forgetting": "forgetting",
+    "overall_accuracy": "overall accuracy",
+}
+UPPER_BOUND = "mtl"
+DASH = "–"
+CHANGES = "changes found"  # the head of the column
+CHANGES_NOTE = (
+    "Changes found: how many of the stream's changes of task a method noticed, how many verdicts "
+    "were false, and how many changes were taken for another task; means over seeds."
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of ours, and the paper's where it has one."""
+
+    mean: float | None
+    std: float | None
+    best: bool = False
+    paper: float | None = None
+    paper_std: float | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """Ours less the paper's, in points."""
+        return None if self.mean is None or self.paper is None else self.mean - self.paper
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a method that is not told of task changes found them: means over seeds."""
+
+    true: int
+    found: float
+    false: float
+    misnamed: float  # of those found, the ones taken for another task
+
+    def __str__(self) -> str:
+        found, false, misnamed = (
+            f"{round(value, 2):g}" for value in (self.found, self.false, self.misnamed)
+        )
+        wrong = f", {misnamed} misnamed" if self.misnamed else ""
+        return f"{found}/{self.true}, {false} false{wrong}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method."""
+
+    method: str
+    label: str
+    task_agnostic: bool
+    seeds: int
+    cells: tuple[Cell, ...]
+    changes: Changes | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Methods down, metrics or tasks across."""
+
+    benchmark: str
+    columns: tuple[str, ...]  # metric names, or "task 1" and so on
+    rows: tuple[Row, ...]
+    paper: PaperTable | None
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether a method seeks changes of task, and a column tells how many it found."""
+        return any(row.changes for row in self.rows)
+
+
+def headline(results: Sequence[Result]) -> Table:
+    """Average accuracy, forgetting and overall accuracy of the methods on one benchmark."""
+    paper = paper_table(results[0])
+    rows = []
+    for result in results:
+        printed = _printed(paper, result.method)
+        cells = []
+        for metric in METRICS:
+            mean, std = result.metric(metric)
+            cells.append(
+                Cell(
+                    mean,
+                    _spread(result, std),
+                    paper=printed.mean[metric] if printed else None,
+                    paper_std=printed.std[metric] if printed else None,
+                )
+            )
+        rows.append(_row(result, cells, _changes(result)))
+    return _with_best(Table(results[0].benchmark, METRICS, tuple(rows), paper))
+
+
+def _row(result: Result, cells: Sequence[Cell], changes: Changes | None = None) -> Row:
+    seeds = result.summary["seeds"]
+    return Row(result.method, result.label, result.task_agnostic, seeds, tuple(cells), changes)
+
+
+def _changes(result: Result) -> Changes | None:
+    counts = result.summary.get("changes")
+    if counts is None:
+        return None
+    means = (counts[name]["mean"] for name in ("found", "false", "misnamed"))
+    return Changes(counts["true"], *means)
+
+
+def by_task(results: Sequence[Result]) -> Table:
+    """Final accuracy on each task."""
+    paper = paper_table(results[0])
+    tasks = len(results[0].about["tasks"])
+    rows = []
+    for result in results:
+        printed = _printed(paper, result.method)
+        there = printed.task_accuracy if printed else ()
+        cells = []
+        for i in range(tasks):
+            value = result.summary["task_accuracy"][str(i + 1)]
+            cells.append(
+                Cell(
+                    value["mean"],
+                    _spread(result, value["std"]),
+                    paper=there[i] if i < len(there) else None,
+                )
+            )
+        rows.append(_row(result, cells))
+    columns = tuple(f"task {i + 1}" for i in range(tasks))
+    return _with_best(Table(results[0].benchmark, columns, tuple(rows), paper))
+
+
+def _spread(result: Result, std: float | None) -> float | None:
+    """The standard deviation over seeds; one seed has none, not 0."""
+    return std if result.summary["seeds"] > 1 else None
+
+
+def paper_table(result: Result) -> PaperTable | None:
+    """What the paper prints for this result's benchmark."""
+    return find_paper_table(
+        result.benchmark,
+        result.epochs,
+        result.about["classes_per_task"],
+        [task + 1 for task in result.stream],
+    )
+
+
+def _printed(paper: PaperTable | None, method: str) -> PaperResult | None:
+    return paper.results.get(method) if paper else None
+
+
+def _with_best(table: Table) -> Table:
+    best: list[float | None] = []
+    for column, name in enumerate(table.columns):
+        means = [
+            round(row.cells[column].mean, 2)  # type: ignore[arg-type]
+            for row in table.rows
+            if row.method != UPPER_BOUND and row.cells[column].mean is not None
+        ]
+        best.append((min if name == "forgetting" else max)(means) if means else None)
+
+    def marked(row: Row) -> Row:
+        cells = []
+        for cell, top in zip(row.cells, best, strict=True):
+            is_best = (
+                row.method != UPPER_BOUND and cell.mean is not None and round(cell.mean, 2) == top
+            )
+            cells.append(Cell(cell.mean, cell.std, is_best, cell.paper, cell.paper_std))
+        return replace(row, cells=tuple(cells))
+
+    return Table(table.benchmark, table.columns, tuple(map(marked, table.rows)), table.paper)
+
+
+# As text ------------------------------------------------------------------------------------------
+
+
+def number(value: float | None, signed: bool = False) -> str:
+    """Two decimals with a true minus sign; a dash where there is no value."""
+    if value is None:
+        return DASH
+    text = f"{value:+.2f}" if signed else f"{value:.2f}"
+    return ("0.00" if float(text) == 0 and not signed else text).replace("-", "−")
+
+
+def mean_std(mean: float | None, std: float | None) -> str:
+    """``95.06 ± 0.25``; without ± where there is no standard deviation."""
+    return number(mean) if mean is None or std is None else f"{number(mean)} ± {number(std)}"
+
+
+def compared(table: Table) -> tuple[bool, ...]:
+    """For each column, whether the paper's figures stand beside ours.
+
+    The metrics are compared, the single tasks not: a table of these would be too wide to read, and
+    ``tidy_csv`` has them.
+    """
+    return tuple(
+        column in METRICS and any(row.cells[i].paper is not None for row in table.rows)
+        for i, column in enumerate(table.columns)
+    )
+
+
+def title_of(column: str) -> str:
+    """What stands at the head of a column."""
+    return TITLES.get(column, column)
+
+
+def markdown(table: Table) -> str:
+    """A Markdown table, best in bold; with the paper's figure and the gap where there is one."""
+    beside = compared(table)
+    header = ["method"]
+    for column, compare in zip(table.columns, beside, strict=True):
+        header += [title_of(column)] + (["paper", "gap"] if compare else [])
+    header += [CHANGES] * table.has_changes
+    lines = ["| " + " | ".join(header) + " |"]
+    lines.append("| --- |" + " ---: |" * (len(header) - 1))
+    for row in table.rows:
+        cells = [row.label]
+        for cell, compare in zip(row.cells, beside, strict=True):
+            text = mean_std(cell.mean, cell.std)
+            cells.append(f"**{text}**" if cell.best else text)
+            if compare:
+                cells += [mean_std(cell.paper, cell.paper_std), number(cell.gap, signed=True)]
+        cells += [str(row.changes or "")] * table.has_changes
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def plain(table: Table) -> str:
+    """Columns aligned by spaces, for a terminal; with the changes found where a method seeks them.
+
+    ``4/4, 0 false``: all of the stream's four changes, and none where there is none.
+    """
+    rows = [["method", *(title_of(c) for c in table.columns)]]
+    rows += [
+        [r.label, *(mean_std(c.mean, c.std) + ("*" if c.best else " ") for c in r.cells)]
+        for r in table.rows
+    ]
+    if table.has_changes:
+        found = [CHANGES, *(str(r.changes or "") for r in table.rows)]
+        rows = [[*row, cell] for row, cell in zip(rows, found, strict=True)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        first, *others = row
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines) + "\n"
+
+
+def latex(table: Table) -> str:
+    """A LaTeX table for booktabs, best in bold."""
+    beside = compared(table)
+    head = " & ".join(
+        f"\\multicolumn{{2}}{{c}}{{{title_of(column)}}}" if compare else title_of(column)
+        for column, compare in zip(table.columns, beside, strict=True)
+    )
+    seeks = table.has_changes
+    lines = [
+        f"% {table.benchmark}" + (f"; paper: {table.paper.source}" if table.paper else ""),
+        *([f"% {CHANGES_NOTE}"] if seeks else []),
+        f"\\begin{{tabular}}{{l{'r' * (len(beside) + sum(beside) + seeks)}}}",
+        "\\toprule",
+        f"method & {head}{f' & {CHANGES}' * seeks} \\\\",
+    ]
+    if any(beside):
+        below = ("ours & paper" if compare else "ours" for compare in beside)
+        lines.append("& " + " & ".join(below) + " &" * seeks + " \\\\")
+    lines.append("\\midrule")
+    for row in table.rows:
+        cells = [_escape(row.label)]
+        for cell, compare in zip(row.cells, beside, strict=True):
+            text = _latex_number(cell.mean, cell.std)
+            cells.append(f"{{\\boldmath{text}}}" if cell.best else text)
+            if compare:
+                cells.append(_latex_number(cell.paper, cell.paper_std))
+        cells += [str(row.changes or "")] * seeks
+        lines.append(" & ".join(cells) + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def _latex_number(mean: float | None, std: float | None) -> str:
+    if mean is None:
+        return "--"
+    spread = "" if std is None else f"{{\\scriptsize$\\,\\pm\\,{std:.2f}$}}"
+    return f"${mean:.2f}$" + spread
+
+
+def _escape(text: str) -> str:
+    for sign in "&%$#_{}":
+        text = text.replace(sign, f"\\{sign}")
+    return text
+
+
+def tidy_csv(tables: Sequence[Table]) -> str:
+    """All of them, one number a line: benchmark, method, metric, ours, the paper's, the gap.
+
+    Changes of task follow the metrics of a method that seeks them: counts, means over seeds.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    ours = ("benchmark", "method", "seeds", "metric", "mean", "std", "best")
+    writer.writerow((*ours, "paper_mean", "paper_std", "gap", "paper_source"))
+    for table in tables:
+        for row in table.rows:
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                values = (cell.mean, cell.std, cell.paper, cell.paper_std, cell.gap)
+                mean, std, paper, paper_std, gap = ("" if v is None else f"{v:.4f}" for v in values)
+                source = table.paper.source if table.paper and cell.paper is not None else ""
+                names = (table.benchmark, row.method, row.seeds, column.replace(" ", "_"))
+                writer.writerow((*names, mean, std, int(cell.best), paper, paper_std, gap, source))
+            for name, count in asdict(row.changes).items() if row.changes else ():
+                names = (table.benchmark, row.method, row.seeds, f"changes_{name}")
+                writer.writerow((*names, f"{count:.4f}", *[""] * 6))
+    return text.getvalue()
+
+
+def seeds_csv(results: Sequence[Result]) -> str:
+    """A row a run: its metrics, the changes that it found, and its final accuracy on each task.
+
+    What a run has not, such as changes where they are told, is an empty cell.
+    """
+    rows: list[dict[str, object]] = []
+    for result in results:
+        for run, accuracy in zip(result.by_seed, result.accuracy[:, :, -1], strict=True):
+            tasks = {f"task_{i}": f"{value:.4f}" for i, value in enumerate(accuracy, start=1)}
+            rows.append({"benchmark": result.benchmark, "method": result.method, **run, **tasks})
+    names = sorted({name for row in rows for name in row if name.startswith("task_")}, key=_number)
+    others = dict.fromkeys(name for row in rows for name in row if name not in names)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*others, *names], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("_")[2])

@@ -1,0 +1,218 @@
+"""From labels to tasks: the settings of a stream, and the split that makes a benchmark of it.
+
+A task takes some classes of one data set and labels them 0…K−1; all tasks of a benchmark have the
+same number of classes K (domain-incremental learning, Section 2 of the paper).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hcl.errors import HCLError
+from hcl.records.embeddings import TEST, TRAIN, Embeddings
+from hcl.records.tasks import Benchmark, IntArray, Part, Segment, Source, Task
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """One task: classes of a data set, by name or number; the k-th of them is label k."""
+
+    dataset: str
+    classes: tuple[int | str, ...] | None = None  # all classes of the data set
+
+
+@dataclass(frozen=True)
+class EqualTasks:
+    """Tasks of equal size: the classes of a data set in their own order, so many at a time."""
+
+    dataset: str
+    classes_per_task: int
+
+    def __post_init__(self) -> None:
+        if self.classes_per_task < 2:
+            raise ValueError(
+                f"classes_per_task: is {self.classes_per_task}; a task needs at least 2 classes."
+            )
+
+
+@dataclass(frozen=True)
+class SegmentSettings:
+    """One segment of the stream: a task (counted from 1, as in the paper) and its epochs."""
+
+    task: int
+    epochs: int
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """What a learner is shown.
+
+    Attributes:
+        tasks: the distinct tasks.
+        order: task numbers, counted from 1, in the order in which they are shown; repeats are
+            allowed. ``None`` shows each task once.
+        epochs: passes over a task's training part each time that it is shown; 1 is single-pass.
+        validation: the fraction of each class's training samples that is held out for tuning.
+        seed: of the draw that picks the validation samples.
+    """
+
+    tasks: tuple[TaskSettings, ...] | EqualTasks
+    order: tuple[int | SegmentSettings, ...] | None = None
+    epochs: int = 1
+    validation: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation <= 0.5:
+            raise ValueError(
+                f"validation: is {self.validation}; expected a fraction from 0 to 0.5."
+            )
+        if self.order is not None and not self.order:
+            raise ValueError("order: is empty; name at least one task, or leave it out.")
+        for segment in (SegmentSettings(1, self.epochs), *(self.order or ())):
+            epochs = segment.epochs if isinstance(segment, SegmentSettings) else self.epochs
+            if epochs < 1:
+                raise ValueError(f"epochs: is {epochs}; expected 1 or more.")
+        if isinstance(self.tasks, tuple) and not self.tasks:
+            raise ValueError("tasks: is empty; name at least one task.")
+        if self.seed < 0:
+            raise ValueError(f"seed: is {self.seed}; expected 0 or more.")
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The data sets that the tasks are made of, each once."""
+        tasks = self.tasks if isinstance(self.tasks, tuple) else (self.tasks,)
+        return tuple(dict.fromkeys(task.dataset for task in tasks))
+
+
+def make_benchmark(
+    name: str, settings: StreamSettings, embeddings: Mapping[str, Embeddings], where: str
+) -> Benchmark:
+    """Split embeddings into the tasks of a benchmark.
+
+    Args:
+        name: the benchmark's name.
+        settings: its tasks and their order.
+        embeddings: for each of ``settings.datasets``.
+        where: the parameter file and key of ``settings``, for messages.
+    """
+    generator = np.random.default_rng(settings.seed)
+    declared = _declared_tasks(settings, embeddings, where)
+    tasks = tuple(
+        _make_task(d.dataset, classes, embeddings[d.dataset], settings.validation, generator)
+        for d, classes in declared
+    )
+    sizes = [len(task.classes) for task in tasks]
+    if len(set(sizes)) != 1:
+        raise HCLError(
+            f"{where}.tasks: the tasks have {', '.join(map(str, sizes))} classes; "
+            "all tasks of a benchmark must have the same number."
+        )
+    stream = _make_stream(settings, len(tasks), where)
+    sources = tuple(
+        Source(dataset, str(embeddings[dataset].attributes["content_sha256"]))
+        for dataset in settings.datasets
+    )
+    return Benchmark(name, tasks, stream, sources)
+
+
+def _declared_tasks(
+    settings: StreamSettings, embeddings: Mapping[str, Embeddings], where: str
+) -> list[tuple[TaskSettings, tuple[int, ...]]]:
+    """Each task with the labels of its classes."""
+    if isinstance(settings.tasks, EqualTasks):
+        equal = settings.tasks
+        names = embeddings[equal.dataset].classes
+        size = equal.classes_per_task
+        if len(names) % size:
+            raise HCLError(
+                f"{where}.tasks.classes_per_task: {equal.dataset} has {len(names)} classes, "
+                f"which tasks of {size} do not divide; choose a divisor, or list the tasks."
+            )
+        return [
+            (TaskSettings(equal.dataset), tuple(range(first, first + size)))
+            for first in range(0, len(names), size)
+        ]
+    declared = []
+    for index, task in enumerate(settings.tasks):
+        names = embeddings[task.dataset].classes
+        chosen = range(len(names)) if task.classes is None else task.classes
+        key = f"{where}.tasks[{index}].classes"
+        classes = tuple(_label_of(choice, names, task.dataset, key) for choice in chosen)
+        if len(set(classes)) != len(classes):
+            raise HCLError(f"{key}: a class stands twice in {list(chosen)}.")
+        if len(classes) < 2:
+            raise HCLError(f"{key}: a task needs at least 2 classes, here: {list(chosen)}.")
+        declared.append((task, classes))
+    return declared
+
+
+def _label_of(choice: int | str, names: list[str], dataset: str, key: str) -> int:
+    if isinstance(choice, str) and choice in names:
+        return names.index(choice)
+    if isinstance(choice, int) and 0 <= choice < len(names):
+        return choice
+    raise HCLError(
+        f"{key}: {dataset} has no class {choice!r}. Its classes, by number from 0 or by name: "
+        f"{', '.join(names[:20])}{', …' if len(names) > 20 else ''}."
+    )
+
+
+def _make_task(
+    dataset: str,
+    classes: tuple[int, ...],
+    embeddings: Embeddings,
+    validation: float,
+    generator: np.random.Generator,
+) -> Task:
+    train, held_out, test = [], [], []
+    for label in classes:
+        of_class = embeddings.y == label
+        rows = np.flatnonzero(of_class & (embeddings.split == TRAIN))
+        test.append(np.flatnonzero(of_class & (embeddings.split == TEST)))
+        count = round(validation * len(rows))
+        picked = np.zeros(len(rows), bool)
+        picked[generator.permutation(len(rows))[:count]] = True
+        train.append(rows[~picked])
+        held_out.append(rows[picked])
+        for part, found in (("train", train[-1]), ("test", test[-1])):
+            if not len(found):
+                raise HCLError(
+                    f"{dataset}: class {label} has no {part} samples for a task"
+                    f"{' once validation is held out' if part == 'train' else ''}; "
+                    "add samples, or leave the class out."
+                )
+    return Task(dataset, classes, _part(train), _part(held_out), _part(test))
+
+
+def _part(rows_by_label: list[IntArray]) -> Part:
+    """The rows of all labels in the order of the file, which no reader then has to sort."""
+    rows = np.concatenate(rows_by_label)
+    y = np.repeat(np.arange(len(rows_by_label)), [len(r) for r in rows_by_label])
+    order = np.argsort(rows, kind="stable")
+    return Part(rows[order].astype(np.int64), y[order].astype(np.int64))
+
+
+def _make_stream(settings: StreamSettings, num_tasks: int, where: str) -> tuple[Segment, ...]:
+    order = settings.order or tuple(range(1, num_tasks + 1))
+    stream = []
+    for index, entry in enumerate(order):
+        segment = (
+            entry if isinstance(entry, SegmentSettings) else SegmentSettings(entry, settings.epochs)
+        )
+        if not 1 <= segment.task <= num_tasks:
+            raise HCLError(
+                f"{where}.order[{index}]: there is no task {segment.task}; "
+                f"tasks are counted from 1 to {num_tasks}."
+            )
+        stream.append(Segment(segment.task - 1, segment.epochs))
+    missing = set(range(num_tasks)) - {segment.task for segment in stream}
+    if missing:
+        raise HCLError(
+            f"{where}.order: task {min(missing) + 1} is never shown; "
+            "add it, or take it out of the tasks."
+        )
+    return tuple(stream)

@@ -1,0 +1,1 @@
+"""``train``: the stream, the loop that shows it to a learner, and the store of finished runs."""

@@ -1,0 +1,155 @@
+"""The stream: batches of a benchmark, one segment after the other, in an order that a seed fixes.
+
+A learner is handed a ``Batch``; only one that is told its tasks gets a ``TaskBatch``.
+
+Paper: batches of 32. Here: an epoch over n samples is cut into round(n / 32) batches whose sizes
+differ by one at most, because a last batch of a few samples would be a noisy gradient, and a
+statistic unlike those in the detector's window. Every sample is shown once an epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hcl.errors import HCLError
+from hcl.learn.contract import TaskBatch, TaskBatches
+from hcl.records.embeddings import Embeddings
+from hcl.records.tasks import Benchmark, Part, Task
+
+SHUFFLE = 1  # keeps the generator of the order apart from others of the same seed
+
+
+def batch_bounds(samples: int, batch_size: int) -> NDArray[np.int64]:
+    """Where batches begin and end: round(samples / batch_size) of them, as equal as can be."""
+    batches = max(1, round(samples / batch_size))
+    return np.arange(batches + 1) * samples // batches
+
+
+class Stream:
+    """A benchmark's samples, gathered batch by batch from the embedding files.
+
+    The files are mapped from disk: every process that trains on them shares one copy in memory.
+
+    Args:
+        benchmark: tasks and their order.
+        embeddings: one for each source of the benchmark.
+        batch_size: samples in a batch, give or take one.
+        seed: of the order of samples within an epoch.
+        device: where the batches are wanted.
+        shape: of one sample, if not (D,): flattened images are given their shape again.
+    """
+
+    def __init__(
+        self,
+        benchmark: Benchmark,
+        embeddings: Mapping[str, Embeddings],
+        *,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
+        check_sources(benchmark, embeddings)
+        self.benchmark = benchmark
+        self.batch_size = batch_size
+        self.seed = seed
+        self.device = device
+        self._embeddings = embeddings
+        self.size: int = embeddings[benchmark.sources[0].dataset].x.shape[1]
+        self.shape = shape or (self.size,)
+        if math.prod(self.shape) != self.size:
+            raise HCLError(
+                f"{benchmark.name}: image_shape {list(self.shape)} has {math.prod(self.shape)} "
+                f"values, but its embeddings have {self.size}."
+            )
+
+    def bounds(self, segment: int) -> NDArray[np.int64]:
+        """Where the batches of one epoch of a segment begin and end."""
+        task = self.benchmark.tasks[self.benchmark.stream[segment].task]
+        return batch_bounds(len(task.train.rows), self.batch_size)
+
+    def num_batches(self, segment: int, epochs: int | None = None) -> int:
+        """Batches that the segment shows in all."""
+        epochs = self.benchmark.stream[segment].epochs if epochs is None else epochs
+        return epochs * (len(self.bounds(segment)) - 1)
+
+    def batches(
+        self, segment: int, first: int = 0, epochs: int | None = None
+    ) -> Iterator[TaskBatch]:
+        """The segment's batches from number ``first`` on.
+
+        The order of an epoch depends on the seed, the segment and the epoch alone, so that a run
+        can be taken up at any batch. ``epochs`` replaces the segment's own number.
+        """
+        number = self.benchmark.stream[segment].task
+        task = self.benchmark.tasks[number]
+        bounds = self.bounds(segment)
+        per_epoch = len(bounds) - 1
+        total = self.num_batches(segment, epochs)
+        order: NDArray[np.int64] | None = None
+        for index in range(first, total):
+            epoch, batch = divmod(index, per_epoch)
+            if order is None or batch == 0:
+                generator = np.random.default_rng([self.seed, SHUFFLE, segment, epoch])
+                order = generator.permutation(len(task.train.rows))
+            chosen = order[bounds[batch] : bounds[batch + 1]]
+            x, y = self._gather(task, task.train, chosen)
+            yield TaskBatch(x, y, number)
+
+    def first_samples(self, count: int) -> TaskBatch:
+        """Up to ``count`` training samples of the first task: for what is fitted on it alone."""
+        number = self.benchmark.stream[0].task
+        task = self.benchmark.tasks[number]
+        generator = np.random.default_rng([self.seed, SHUFFLE])
+        chosen = generator.permutation(len(task.train.rows))[:count]
+        return TaskBatch(*self._gather(task, task.train, chosen), number)
+
+    def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
+        """``count`` training samples of each task, with replacement: what MTL may look at."""
+        parts = []
+        for number in tasks:
+            task = self.benchmark.tasks[number]
+            chosen = torch.randint(
+                len(task.train.rows), (count,), generator=generator, device=generator.device
+            )
+            parts.append(self._gather(task, task.train, chosen.cpu().numpy()))
+        return TaskBatches(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
+
+    def test_samples(self, at_once: int = 1024) -> Iterator[Tensor]:
+        """The tasks' test samples one after the other, in the order of the tasks."""
+        for task in self.benchmark.tasks:
+            for start in range(0, len(task.test.rows), at_once):
+                chosen = np.arange(start, min(start + at_once, len(task.test.rows)))
+                yield self._gather(task, task.test, chosen)[0]
+
+    def _gather(self, task: Task, part: Part, chosen: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        x = torch.from_numpy(self._embeddings[task.dataset].x[part.rows[chosen]])
+        y = torch.from_numpy(part.y[chosen])
+        return x.view(-1, *self.shape).to(self.device), y.to(self.device)
+
+
+def check_sources(benchmark: Benchmark, embeddings: Mapping[str, Embeddings]) -> None:
+    """The tasks' rows point into these very embeddings; all have the same number of features."""
+    sizes = {}
+    for source in benchmark.sources:
+        if source.dataset not in embeddings:
+            raise HCLError(f"{benchmark.name}: no embeddings of {source.dataset} were given.")
+        found = embeddings[source.dataset]
+        if found.attributes["content_sha256"] != source.content_sha256:
+            raise HCLError(
+                f"{benchmark.name}: its tasks were made for other embeddings of {source.dataset} "
+                "than those given (their SHA-256 differs). Rerun split."
+            )
+        sizes[source.dataset] = found.x.shape[1]
+    if len(set(sizes.values())) != 1:
+        listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise HCLError(
+            f"{benchmark.name}: embeddings differ in their number of features ({listed}); "
+            "extract all of them with one backbone."
+        )

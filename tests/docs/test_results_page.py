@@ -1,0 +1,105 @@
+"""The page of results says what the CSV files beside it say."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hcl.report import report
+from tests.support.imports import load_script
+from tests.support.made_runs import make_benchmark, write_result
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def page() -> ModuleType:
+    return load_script(DOCS / "results" / "page.py")
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_tables_are_those_of_the_files(page: ModuleType) -> None:
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    assert text.count("<!-- table: ") > 5
+    assert page.with_tables(text) == text
+
+
+def test_every_file_that_the_pages_name_is_there() -> None:
+    named = 0
+    for path in (*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")):
+        for name in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / name).is_file(), f"{path.name} names {name}"
+            named += 1
+    assert named > 50
+
+
+def write_report(
+    folder: Path, wrong: dict[str, list[list[tuple[int, int]]]], first_seed: int = 0
+) -> Path:
+    for method, answers in wrong.items():
+        write_result(folder, make_benchmark(), method, answers, first_seed)
+    grid = report.Grid(benchmarks=("toy",), methods=tuple(wrong))
+    results = report.read_results(folder / "metrics", folder / "scores", grid)
+    report.write_report(folder / "report", results)
+    return folder / "report"
+
+
+def test_a_report_replaces_the_methods_that_it_has(page: ModuleType, tmp_path: Path) -> None:
+    wrong = [[(2, s) for s in range(6)], [(2, s) for s in range(4)]]
+    first = write_report(tmp_path / "a", {"adam": wrong, "hcl-fr-ta": [[], [(2, 0)]]})
+    second = write_report(tmp_path / "b", {"adam": [[], []]})
+    page.add(first, "c0ffee", tmp_path)
+    before = page.table("toy", tmp_path)
+    assert "| Adam | 2 | 50.00 ± 16.67 |" in before
+    page.add(second, "decade", tmp_path)
+    after = page.table("toy", tmp_path)
+    assert "| Adam | 2 | 100.00 ± 0.00 |" in after
+    kept = [line for line in before.splitlines() if "HCL-FR (TA)" in line]
+    assert kept == [line for line in after.splitlines() if "HCL-FR (TA)" in line]
+    assert "2 of 2, 1 false" in kept[0]
+    commits = {(row["method"], row["commit"]) for row in rows(tmp_path / "toy.csv")}
+    assert commits == {("adam", "decade"), ("hcl-fr-ta", "c0ffee")}
+    runs = [(row["method"], row["seed"], row["commit"]) for row in rows(tmp_path / "runs.csv")]
+    assert runs == [
+        ("adam", "0", "decade"),
+        ("adam", "1", "decade"),
+        ("hcl-fr-ta", "0", "c0ffee"),
+        ("hcl-fr-ta", "1", "c0ffee"),
+    ]
+
+
+def test_seeds_are_joined_as_if_they_had_run_together(page: ModuleType, tmp_path: Path) -> None:
+    methods = ("adam", "curl", "hcl-fr-ta")  # CURL has no overall accuracy
+    answers = [[(2, s) for s in range(count)] for count in (6, 4, 1)]
+    parts = {
+        "whole": write_report(tmp_path / "whole", dict.fromkeys(methods, answers)),
+        "early": write_report(tmp_path / "early", dict.fromkeys(methods, answers[:2])),
+        "late": write_report(tmp_path / "late", dict.fromkeys(methods, answers[2:]), first_seed=2),
+    }
+    for name in ("together", "joined"):
+        (tmp_path / name).mkdir()
+    page.add(parts["whole"], "c0ffee", tmp_path / "together")
+    page.add(parts["early"], "c0ffee", tmp_path / "joined")
+    page.add(parts["late"], "c0ffee", tmp_path / "joined", join=True)
+    for file in ("toy.csv", "runs.csv"):
+        together, joined = (rows(tmp_path / name / file) for name in ("together", "joined"))
+        assert joined == together
+        assert {row["method"] for row in joined} == set(methods)
+    reported = {(row["method"], row["metric"]): row for row in rows(parts["whole"] / "tables.csv")}
+    means = rows(tmp_path / "joined/toy.csv")
+    assert len(means) == len(reported)
+    for row in means:
+        there = reported[row["method"], row["metric"]]
+        for key in ("mean", "std", "gap"):
+            assert (row[key] == "") == (there[key] == "")
+            assert float(row[key] or 0) == pytest.approx(float(there[key] or 0), abs=2e-4)
+    page.add(parts["late"], "decade", tmp_path / "joined", join=True)
+    assert {row["commit"] for row in rows(tmp_path / "joined/toy.csv")} == {"c0ffee decade"}

@@ -1,0 +1,212 @@
+"""From run files to scores, on runs whose every answer is known."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hcl.errors import HCLError
+from hcl.evaluate import scoring
+from tests.support.made_runs import BATCHES, make_benchmark, make_run, write_runs
+
+# After the last segment, samples 0 and 1 (task 0) and 6 (task 2) are wrong; after the first, 0.
+WRONG = [(0, 0), (2, 0), (2, 1), (2, 6)]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_scores_of_one_run() -> None:
+    benchmark = make_benchmark()
+    scores = scoring.score(make_run(benchmark, wrong=WRONG), benchmark)
+    expected = [[3 / 4, 1, 2 / 4], [1, 1, 1], [1, 1, 5 / 6]]
+    np.testing.assert_allclose(scores.accuracy, expected)
+    assert scores.average_accuracy == pytest.approx((0.5 + 1 + 5 / 6) / 3)
+    assert scores.forgetting == pytest.approx((0.25 + 0) / 2)
+    assert scores.overall_accuracy == pytest.approx(9 / 12)
+    assert scores.changes is None
+
+
+def test_the_pair_decides_the_overall_accuracy() -> None:
+    # The class of the likeliest pair may differ from the class that is likeliest over all tasks.
+    benchmark = make_benchmark()
+    run = make_run(benchmark)
+    run.pair_class[-1, 3] = 1 - run.pair_class[-1, 3]
+    run.predicted_task[-1, 8] = 0
+    scores = scoring.score(run, benchmark)
+    assert scores.average_accuracy == 1
+    assert scores.overall_accuracy == pytest.approx(10 / 12)
+
+
+def test_a_learner_that_meets_tasks_in_another_order_is_understood() -> None:
+    benchmark = make_benchmark(order=(2, 0, 1))
+    run = make_run(benchmark)
+    assert run.predicted_task[-1, 0] == 1  # its second task is the benchmark's first
+    assert scoring.score(run, benchmark).overall_accuracy == 1
+
+
+def test_changes_of_a_task_agnostic_run() -> None:
+    benchmark = make_benchmark(order=(0, 1, 0, 2))
+    said = {BATCHES + 1: 1, 2 * BATCHES: 2, 3 * BATCHES + 5: 1, 3 * BATCHES + 7: 1}
+    changes = scoring.score(make_run(benchmark, verdicts=said), benchmark).changes
+    assert changes is not None
+    assert (changes.true, changes.found, changes.missed, changes.false) == (3, 3, 0, 1)
+    assert changes.delay == pytest.approx(2.0)
+    assert (changes.recurring, changes.recurring_named) == (1, 1)
+
+
+def test_summary_is_in_percent_over_seeds() -> None:
+    benchmark = make_benchmark()
+    runs = [make_run(benchmark, seed=0), make_run(benchmark, seed=1, wrong=WRONG)]
+    summary = scoring.summarise([scoring.score(run, benchmark) for run in runs])
+    assert summary["overall_accuracy"] == {"mean": 87.5, "std": 12.5}
+    assert summary["forgetting"] == {"mean": 6.25, "std": 6.25}
+    assert summary["task_accuracy"]["1"] == {"mean": 75.0, "std": 25.0}
+    assert list(summary["task_accuracy"]) == ["1", "2", "3"]
+    assert summary["seeds"] == 2
+    assert "changes" not in summary
+
+
+def test_what_is_not_defined_is_null_and_an_empty_cell(tmp_path: Path) -> None:
+    benchmark = make_benchmark()
+    run = make_run(benchmark, "curl", tasks_known=False)
+    scores = [scoring.score(run, benchmark)]
+    assert scoring.summarise(scores)["overall_accuracy"] == {"mean": None, "std": None}
+    scoring.write_scores(tmp_path / "scores", [run], scores, {})
+    assert rows(tmp_path / "scores/metrics.csv")[0]["overall_accuracy"] == ""
+
+
+def test_changes_are_summed_up_and_a_delay_of_nothing_is_null() -> None:
+    benchmark = make_benchmark()
+    runs = [make_run(benchmark, seed=0, verdicts={BATCHES: 1}), make_run(benchmark, verdicts={})]
+    summary = scoring.summarise([scoring.score(run, benchmark) for run in runs])
+    changes = summary["changes"]
+    assert changes["true"] == 2
+    assert changes["found"] == {"mean": 0.5, "std": 0.5}
+    assert changes["delay"] == {"mean": 0.0, "std": 0.0}  # of the one run that found any
+    nothing = scoring.summarise([scoring.score(runs[1], benchmark)])
+    assert nothing["changes"]["delay"] == {"mean": None, "std": None}
+
+
+def test_files_are_tidy_complete_and_counted_from_one(tmp_path: Path) -> None:
+    benchmark = make_benchmark(order=(0, 1, 0))
+    runs = [make_run(benchmark, "hcl-fr-ta", s, [(2, 0)], verdicts={BATCHES: 1}) for s in (0, 5)]
+    scores = [scoring.score(run, benchmark) for run in runs]
+    described = scoring.about(runs, benchmark, {})
+    scoring.write_scores(tmp_path / "scores", runs, scores, described)
+
+    accuracy = rows(tmp_path / "scores/accuracy.csv")
+    assert len(accuracy) == 2 * 3 * 2
+    assert accuracy[0] == {"seed": "0", "segment": "1", "task": "1", "accuracy": "100.0"}
+    last = {"seed": "5", "segment": "3", "task": "1", "accuracy": "75.0"}
+    assert accuracy[-2] == last
+
+    by_seed = rows(tmp_path / "scores/metrics.csv")
+    assert [row["seed"] for row in by_seed] == ["0", "5"]
+    assert by_seed[0]["changes_found"] == "1"
+    assert by_seed[0]["changes_missed"] == "1"
+    assert by_seed[0]["changes_delay"] == "0.0"
+
+    trace = rows(tmp_path / "scores/trace.csv")
+    assert len(trace) == 2 * 3 * BATCHES
+    change = trace[BATCHES]
+    assert (change["batch"], change["segment"], change["true_task"]) == ("13", "2", "2")
+    assert (change["learner_task"], change["verdict"]) == ("2", "1")
+    assert (change["log_px_mean"], change["log_det_std"]) == ("-100", "5")
+    assert trace[0]["log_px_mean"] == ""
+    assert float(change["log_pz"]) == pytest.approx(runs[0].trace.statistics[BATCHES, 1], rel=1e-5)
+
+
+def test_the_trace_of_hcl_plus_has_its_own_columns(tmp_path: Path) -> None:
+    benchmark = make_benchmark(order=(0, 1))
+    run = make_run(benchmark, "hcl-plus-ta", 0, verdicts={BATCHES: 1})
+    described = scoring.about([run], benchmark, {})
+    scores = [scoring.score(run, benchmark)]
+    scoring.write_scores(tmp_path / "scores", [run], scores, described)
+    change = rows(tmp_path / "scores/trace.csv")[BATCHES]
+    assert not any(name.startswith("log_") for name in change)
+    assert float(change["mean_shift"]) == pytest.approx(run.trace.statistics[BATCHES, 0], rel=1e-5)
+    assert float(change["evidence"]) == pytest.approx(run.trace.statistics[BATCHES, 1], rel=1e-5)
+    assert float(change["mean_shift_std"]) == pytest.approx(run.trace.std[BATCHES, 0], rel=1e-5)
+
+
+def test_about_says_what_was_run() -> None:
+    benchmark = make_benchmark(order=(0, 1, 0))
+    runs = [make_run(benchmark, seed=s) for s in (0, 1)]
+    attributes = {"pictures": {"backbone": "lite0", "weights_sha256": "cd", "classes": "[]"}}
+    about = scoring.about(runs, benchmark, attributes)
+    assert json.loads(json.dumps(about)) == about
+    assert about["stream"] == [{"task": t, "epochs": 3} for t in (1, 2, 1)]
+    assert about["tasks"][1] == {
+        "dataset": "pictures",
+        "classes": [2, 3],
+        "train": 8,
+        "validation": 2,
+        "test": 2,
+    }
+    source = {"dataset": "pictures", "content_sha256": "ab" * 32}
+    assert about["sources"] == [source | {"backbone": "lite0", "weights_sha256": "cd"}]
+    assert about["settings"]["flow"] == {"hidden": 8}
+    assert list(about["fingerprints"]) == ["0", "1"]
+    assert about["task_agnostic"] is False
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    benchmark = make_benchmark()
+    runs = [make_run(benchmark, "hcl-fr-ta", verdicts={BATCHES: 1})]
+    for name in ("one", "two"):
+        scores = [scoring.score(run, benchmark) for run in runs]
+        scoring.write_scores(tmp_path / name, runs, scores, scoring.about(runs, benchmark, {}))
+    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert files == ["about.json", "accuracy.csv", "metrics.csv", "trace.csv"]
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": [0, 3]}, "seed-3.h5: no such run. Train it with `dvc repro train@toy-hcl-fr`"),
+        ({"method": "er"}, "seed-0.h5: no such run"),
+        ({"order": (0, 1)}, r"answers are \(3, 12\), but toy has \(2, 6\)"),
+        ({"order": (0, 2, 1)}, "seed-0.h5: was trained on tasks of toy that are not those of the"),
+        ({"epochs": 4}, "their order, epochs, classes or samples differ"),
+        ({"name": "other"}, "is a run of hcl-fr on toy with seed 0, expected hcl-fr on other"),
+    ],
+)
+def test_runs_that_do_not_belong_are_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    benchmark = make_benchmark()
+    write_runs(tmp_path, [make_run(benchmark)], benchmark)
+    asked = make_benchmark(
+        change.get("name", "toy"), change.get("order", (0, 1, 2)), change.get("epochs", 3)
+    )
+    method = change.get("method", "hcl-fr")
+    with pytest.raises(HCLError, match=message):
+        folder = tmp_path / "runs" / "toy" / method
+        scoring.read_runs(folder, asked, method, change.get("seeds", [0]))
+
+
+def test_a_summary_in_words_leaves_out_what_there_is_not() -> None:
+    benchmark = make_benchmark(order=(0, 1))
+    blind = make_run(benchmark, "curl", tasks_known=False)
+    summary = scoring.summarise([scoring.score(blind, benchmark)])
+    words = scoring.in_words(summary)
+    assert words == "average accuracy 100.00 %, forgetting 0.00 % (1 seed)"
+
+
+def test_a_summary_in_words_says_what_was_taken_for_another_task() -> None:
+    benchmark = make_benchmark(order=(0, 1, 2))
+    said = {BATCHES: 1, 2 * BATCHES: 2}  # the third task is new
+    summary = scoring.summarise([scoring.score(make_run(benchmark, verdicts=said), benchmark)])
+    assert "2 of 2 changes found, 0 false, 1 taken for another task (1 seed)" in (
+        scoring.in_words(summary)
+    )

@@ -1,0 +1,282 @@
+"""HCL+: its rule, its objective, what it replays, and how it takes a change of task."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from hcl.learn.closed_form import StreamingLDA
+from hcl.learn.contract import Batch, TaskBatch
+from hcl.learn.learners import MethodSettings
+from hcl.learn.plus import PlusLearner, PlusSettings, tukey
+from hcl.learn.sequential import SequentialSettings
+from hcl.model.flows import FlowSettings
+from hcl.model.hybrid import build_model
+from hcl.records.runs import NEW, RECURRING
+from hcl.train.loop import Job, TrainingSettings, build_learner, one_thread, train_seed
+from hcl.train.streams import Stream
+from tests.support.blobs import benchmark, blobs_in_64_dimensions
+
+SIZE, CLASSES = 6, 2
+
+
+def learner(detects: bool = False, alpha: float = 3.0, **settings) -> PlusLearner:
+    generator = torch.Generator().manual_seed(0)
+    model = build_model(
+        FlowSettings(couplings=4, hidden_layers=1, hidden=16), (SIZE,), CLASSES, generator
+    )
+    with torch.no_grad():  # not the identity that it starts as
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+    return PlusLearner(
+        model,
+        PlusSettings(
+            **{"power": 1.0, "projections": 0, "flow": "all", "rule": "gaussian", **settings}
+        ),
+        alpha=alpha,
+        detects=detects,
+        learning_rate=1e-3,
+        weight_decay=0.0,
+        generator=generator,
+    )
+
+
+def samples(task: int, count: int = 32, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * seed + task)
+    y = torch.randint(CLASSES, (count,), generator=generator)
+    places = torch.randn(4, CLASSES, SIZE, generator=torch.Generator().manual_seed(5))
+    x = torch.randn(count, SIZE, generator=generator) + 4 * places[task][y]
+    return x, y
+
+
+def taught(tasks: int = 3, batches: int = 6, **settings) -> PlusLearner:
+    made = learner(**settings)
+    for task in range(tasks):
+        for seed in range(batches):
+            made.observe(TaskBatch(*samples(task, seed=seed), task))
+    return made
+
+
+def test_tukey_keeps_the_sign():
+    x = torch.tensor([-4.0, 0.0, 9.0])
+    torch.testing.assert_close(tukey(x, 0.5), torch.tensor([-2.0, 0.0, 3.0]))
+    assert tukey(x, 1) is x
+
+
+def test_a_flow_that_never_learns_gives_streaming_lda_on_its_latents():
+    made = taught(flow="never", shrinkage=1e-2)
+    form = StreamingLDA(SIZE, 1e-2)
+    for task in range(3):
+        for seed in range(6):
+            x, y = samples(task, seed=seed)
+            form.observe(made.flow(x)[0].detach().numpy(), CLASSES * task + y.numpy())
+    x = torch.cat([samples(task, seed=50)[0] for task in range(3)])
+    scores = form.scores(made.flow(x)[0].detach().numpy())
+    found = made.predict(x)
+    np.testing.assert_array_equal(
+        CLASSES * found.predicted_task + found.pair_class, scores.argmax(1)
+    )
+    summed = np.logaddexp.reduce(scores.reshape(len(x), 3, CLASSES), axis=1).argmax(1)
+    np.testing.assert_array_equal(found.predicted_class, summed)
+
+
+def test_the_ridge_is_that_of_the_closed_form():
+    made = taught(flow="never", rule="ridge", ridge=0.1, projections=7)
+    z, y = [], []
+    for task in range(3):
+        for seed in range(6):
+            x, label = samples(task, seed=seed)
+            z.append(made._lifted(made.flow(x)[0]).detach().double())
+            y.append(CLASSES * task + label)
+    z, targets = torch.cat(z), torch.nn.functional.one_hot(torch.cat(y)).double()
+    gram = z.T @ z
+    penalty = 0.1 * gram.diagonal().mean() * torch.eye(len(gram))
+    weights = torch.linalg.solve(gram + penalty, z.T @ targets)
+    x = torch.cat([samples(task, seed=50)[0] for task in range(3)])
+    expected = (made._lifted(made.flow(x)[0]).detach().double() @ weights).argmax(1).numpy()
+    found = made.predict(x)
+    np.testing.assert_array_equal(CLASSES * found.predicted_task + found.pair_class, expected)
+    np.testing.assert_array_equal(found.predicted_class, found.pair_class)
+
+
+def test_the_lift_stands_beside_the_latents():
+    made = taught(flow="never", projections=7)
+    z = torch.randn(5, SIZE)
+    lifted = made._lifted(z)
+    torch.testing.assert_close(lifted[:, :SIZE], z)
+    torch.testing.assert_close(lifted[:, SIZE:], (z @ made.lift).clamp(min=0))
+    assert made.moments.gram.shape == (SIZE + 7, SIZE + 7)
+
+
+def test_the_objective_is_the_likelihood_of_the_measured_gaussians_and_functional_regularisation():
+    made = taught(alpha=3.0)
+    x, y = samples(2, seed=9)
+    state = made.generator.get_state()
+    drawn = made._draw_replay()
+    made.generator.set_state(state)
+    loss, _ = made._objective(x, y)
+    z, log_det = made.flow(x)
+    first = 2 * CLASSES
+    sums, counts = made.moments.sums[first:].clone(), made.moments.counts[first:].clone()
+    for label, latent in zip(y, z.detach(), strict=True):
+        sums[label] += latent
+        counts[label] += 1
+    means = (sums / counts[:, None]).float()
+    gaussian = torch.distributions.MultivariateNormal(
+        torch.zeros(SIZE), precision_matrix=made._metric.of(made.moments, 1e-2, SIZE)
+    )
+    constant = gaussian.log_prob(torch.zeros(SIZE))
+    likelihood = (gaussian.log_prob(z - means[y]) - constant + log_det).mean()
+    apart = (made.flow(drawn[0])[0] - drawn[1]).square().sum(1).mean()
+    torch.testing.assert_close(loss, -likelihood + 3.0 * apart)
+
+
+def test_replay_comes_from_the_gaussians_of_the_other_tasks():
+    made = taught(replay=4000)
+    assert made.task == 2
+    x, z = made._draw_replay()
+    torch.testing.assert_close(made.snapshot.flow(x)[0], z, atol=1e-3, rtol=1e-3)
+    means = made.moments.means().float()[: 2 * CLASSES]
+    distance = torch.cdist(z, means)
+    near = distance.argmin(1)
+    shares = torch.bincount(near, minlength=2 * CLASSES) / len(z)
+    assert (shares - 0.25).abs().max() < 0.05
+    within = torch.cov((z - means[near]).T)
+    expected = made._replay_factor @ made._replay_factor.T
+    assert (within - expected).abs().max() < 0.15 * expected.diagonal().max()
+
+
+def test_the_flow_learns_when_it_is_told_to():
+    weights = {}
+    for flow in ("all", "first", "never"):
+        made = learner(flow=flow)
+        start = made.flow.weights.detach().clone()
+        for seed in range(6):
+            made.observe(TaskBatch(*samples(0, seed=seed), 0))
+        after_first = made.flow.weights.detach().clone()
+        for seed in range(6):
+            made.observe(TaskBatch(*samples(1, seed=seed), 1))
+        moved = not torch.equal(start, after_first), not torch.equal(after_first, made.flow.weights)
+        weights[flow] = moved
+    assert weights == {"all": (True, True), "first": (True, False), "never": (False, False)}
+
+
+def watching(batches: int = 40) -> PlusLearner:
+    """A learner that has seen one task and suspects nothing."""
+    made = learner(detects=True, flow="never", test=SequentialSettings(gather=4))
+    for seed in range(batches):
+        made.observe(Batch(*samples(0, seed=seed)))
+    assert not made.pending
+    return made
+
+
+def test_nothing_is_learned_from_a_batch_under_suspicion():
+    made = watching()
+    known = made.moments.counts.clone()
+    for seed in range(3):
+        seen = made.observe(Batch(*samples(1, seed=seed)))
+        assert seen.evidence.verdict == 0
+        assert torch.equal(made.moments.counts, known)
+    assert made.observe(Batch(*samples(1, seed=3))).evidence.verdict == NEW
+    assert torch.equal(made.moments.counts[:CLASSES], known)
+    assert made.moments.counts[CLASSES:].sum() == 4 * 32
+
+
+def test_a_suspicion_that_passes_costs_nothing():
+    made = watching(batches=40)
+    made.observe(Batch(*samples(1)))
+    assert len(made.pending) == 1
+    batches = 41
+    while made.pending:
+        assert made.observe(Batch(*samples(0, seed=batches))).evidence.verdict == 0
+        batches += 1
+    assert batches < 60
+    assert made.num_tasks == 1
+    assert made.moments.counts.sum() == 32 * batches
+
+
+def test_no_suspicion_lasts_longer_than_the_window():
+    made = learner(
+        detects=True, flow="never", test=SequentialSettings(limit=1e9, window=12, minimum=10)
+    )
+    for seed in range(40):
+        made.observe(Batch(*samples(0, seed=seed)))
+    most = 0
+    for seed in range(40):
+        made.observe(Batch(*samples(1, seed=seed)))
+        most = max(most, len(made.pending))
+    assert most == 11
+    assert made.num_tasks == 1
+
+
+PLUS = MethodSettings(
+    kind="plus",
+    memory="functional",
+    alpha=50.0,
+    plus=PlusSettings(flow="all", power=1.0, projections=50),
+)
+
+
+def trained(tasks: str, order: tuple[int, ...]):
+    embeddings, stream = benchmark(blobs_in_64_dimensions(train=640), order, epochs=2)
+    method = MethodSettings(**{**vars(PLUS), "tasks": tasks})
+    flow = FlowSettings(couplings=4, hidden_layers=2, hidden=64)
+    settings = TrainingSettings(learning_rate=1e-4, weight_decay=0.0)
+    with one_thread():
+        run, _ = train_seed(Job(stream, embeddings, "hcl-plus", method, flow, settings, seed=7))
+    y = np.concatenate([task.test.y for task in stream.tasks])
+    return run, (run.predicted_class[-1] == y).mean()
+
+
+@pytest.mark.parametrize("learns", ["never", "all"])
+def test_it_starts_from_the_identity_whatever_the_benchmark_s_flow(learns):
+    embeddings, stream = benchmark(blobs_in_64_dimensions())
+    method = dataclasses.replace(PLUS, plus=PlusSettings(flow=learns, power=1.0))
+    flow = FlowSettings(couplings=2, hidden_layers=1, hidden=8, spread=4.0)
+    job = Job(stream, embeddings, "hcl-plus", method, flow, TrainingSettings(), seed=0)
+    batches = Stream(stream, embeddings, batch_size=32, seed=0, device=torch.device("cpu"))
+    x = batches.first_samples(32).x
+    flow = build_learner(job, batches).flow
+    torch.testing.assert_close(flow(x)[0], flow.scaling(x)[0])
+
+
+def test_told_its_tasks_it_keeps_all_of_them():
+    run, accuracy = trained("given", (0, 1, 2, 3))
+    assert accuracy > 0.97
+    assert run.added_in.tolist() == [0, 1, 2, 3]
+
+
+def test_it_finds_all_changes_and_names_the_task_that_comes_back():
+    run, accuracy = trained("detected", (0, 1, 2, 0, 3))
+    starts = np.flatnonzero(np.diff(run.trace.segment)) + 1
+    found = np.flatnonzero(run.trace.verdict)
+    gather = SequentialSettings().gather
+    np.testing.assert_array_equal(found, starts + gather - 1)
+    assert run.trace.verdict[found].tolist() == [NEW, NEW, RECURRING, NEW]
+    assert run.added_in.tolist() == [0, 1, 2, 4]
+    assert accuracy > 0.97
+
+
+def test_only_a_learner_that_is_told_its_tasks_is_handed_them():
+    with pytest.raises(TypeError, match="must not be handed"):
+        learner(detects=True).observe(TaskBatch(*samples(0), 0))
+    with pytest.raises(TypeError, match="needs a TaskBatch"):
+        learner().observe(Batch(*samples(0)))
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"power": 0}, "power"),
+        ({"projections": -1}, "projections"),
+        ({"shrinkage": 0}, "shrinkage"),
+        ({"ridge": 0}, "ridge"),
+        ({"replay": 0}, "replay"),
+    ],
+)
+def test_impossible_settings_are_named(values, key):
+    with pytest.raises(ValueError, match=key):
+        PlusSettings(**values)

@@ -1,0 +1,382 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hcl.model.flows import FlowSettings, build_flow
+from hcl.model.hybrid import build_model, explain_nonfinite
+from hcl.model.images import (
+    ActNorm,
+    ChannelCoupling,
+    ChannelMix,
+    Highway,
+    ImageFlow,
+    MaskedCoupling,
+    PixelScaling,
+    Squeeze,
+    checkerboard,
+    dequantise,
+    highway_network,
+    residual_network,
+)
+from hcl.model.model_file import load_model, save_model
+from tests.support.flow_checks import (
+    check_gradients,
+    check_inverse,
+    check_log_det,
+    jacobian,
+    perturb,
+)
+
+# kind, shape, scales, couplings, hidden layers, channels
+FLOWS = [
+    ("realnvp-image", (1, 3, 3), 1, 2, 1, 4),
+    ("realnvp-image", (1, 4, 4), 2, 4, 1, 5),
+    ("realnvp-image", (3, 4, 2), 2, 5, 2, 3),
+    ("realnvp-image", (1, 8, 4), 3, 8, 1, 4),
+    ("glow", (1, 2, 2), 1, 2, 1, 5),
+    ("glow", (1, 4, 4), 2, 4, 2, 4),
+    ("glow", (3, 4, 4), 1, 2, 3, 3),
+    ("glow", (2, 4, 8), 2, 2, 1, 6),
+]
+
+
+def make_flow(kind: Any, shape: tuple[int, ...], *sizes: int) -> ImageFlow:
+    scales, couplings, layers, channels = sizes
+    settings = FlowSettings(
+        kind=kind, scales=scales, couplings=couplings, hidden_layers=layers, hidden=channels
+    )
+    return build_flow(settings, shape, torch.Generator().manual_seed(0)).double()  # type: ignore
+
+
+def images(shape: tuple[int, ...], rows: int = 4) -> Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return 256 * torch.rand(rows, *shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("case", FLOWS, ids=str)
+def test_the_inverse_recovers_the_image(case: Any) -> None:
+    check_inverse(perturb(make_flow(*case), 0.1), images(case[1]), tolerance=1e-8)
+
+
+@pytest.mark.parametrize("case", FLOWS, ids=str)
+def test_the_log_determinant_is_that_of_the_jacobian(case: Any) -> None:
+    check_log_det(perturb(make_flow(*case), 0.1), images(case[1], rows=2), tolerance=1e-7)
+
+
+@pytest.mark.parametrize("case", FLOWS, ids=str)
+def test_every_parameter_has_its_gradient(case: Any) -> None:
+    check_gradients(perturb(make_flow(*case), 0.1), images(case[1]))
+
+
+GENERATOR = torch.Generator().manual_seed(0)
+CHANNELS = {"channels": 3, "generator": GENERATOR}
+LAYERS = {
+    "pixels": (PixelScaling(), (2, 3, 3)),
+    "squeeze": (Squeeze(), (2, 4, 2)),
+    "actnorm": (ActNorm(3), (3, 2, 3)),
+    "mix": (ChannelMix(4, GENERATOR), (4, 2, 3)),
+    "masked": (
+        MaskedCoupling(
+            residual_network(2, 4, blocks=1, **CHANNELS), checkerboard(3, 3, False), 3.0
+        ),
+        (2, 3, 3),
+    ),
+    "channels": (
+        ChannelCoupling(highway_network(2, 4, layers=2, **CHANNELS), 3.0, swap=False),
+        (4, 2, 2),
+    ),
+    "swapped": (
+        ChannelCoupling(highway_network(2, 4, layers=2, **CHANNELS), 3.0, swap=True),
+        (4, 2, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_each_layer_alone_is_exact(name: str) -> None:
+    layer: Any = perturb(LAYERS[name][0].double(), 0.2)
+    generator = torch.Generator().manual_seed(6)
+    x = torch.randn(3, *LAYERS[name][1], generator=generator, dtype=torch.float64)
+    z, log_det = layer(x)
+    back, log_det_back = layer.inverse(z)
+    torch.testing.assert_close(back, x)
+    torch.testing.assert_close(log_det_back, -log_det)
+    matrix = jacobian(lambda v: layer(v)[0], x)
+    expected = torch.linalg.slogdet(matrix).logabsdet
+    torch.testing.assert_close(log_det.detach(), expected)
+
+
+def test_a_coupling_leaves_its_half_as_it_is() -> None:
+    x = torch.randn(3, 4, 2, 2, generator=torch.Generator().manual_seed(0)).double()
+    for name, kept in (("channels", slice(0, 2)), ("swapped", slice(2, 4))):
+        layer = perturb(LAYERS[name][0].double(), 0.2)
+        z, _ = layer(x)
+        assert torch.equal(z[:, kept], x[:, kept])
+        assert (z != x).flatten(1).sum(1).tolist() == [8] * 3
+    x = x[:, :2, :1].expand(3, 2, 3, 2).contiguous()
+    layer = MaskedCoupling(
+        residual_network(2, 4, blocks=1, **CHANNELS), checkerboard(3, 2, True), 3.0
+    )
+    z, _ = perturb(layer.double(), 0.2)(x)
+    assert torch.equal((z == x)[0, 0].double(), layer.mask[0])
+
+
+def test_a_density_on_tiny_images_integrates_to_one() -> None:
+    """Two pixels, so that the integral over all images can be taken."""
+    flow = perturb(make_flow("realnvp-image", (1, 1, 2), 1, 4, 1, 4), 0.2)
+    with torch.no_grad():
+        noise = torch.randn(20_000, 2, generator=torch.Generator().manual_seed(0)).double()
+        x = flow.inverse(noise)[0].flatten(1)
+        low, high = x.amin(0), x.amax(0)
+        low, high = low - 0.5 * (high - low), high + 0.5 * (high - low)
+        axes = [torch.linspace(low[i], high[i], 301, dtype=torch.float64) for i in range(2)]
+        total = 0.0
+        for part in axes[0].split(100):
+            z, log_det = flow(torch.cartesian_prod(part, axes[1]).view(-1, 1, 1, 2))
+            total += (log_det - 0.5 * z.square().sum(1) - math.log(2 * math.pi)).exp().sum().item()
+    cell = (axes[0][1] - axes[0][0]) * (axes[1][1] - axes[1][0])
+    assert total * cell.item() == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    "case", [("realnvp-image", (1, 2, 2), 1, 4, 1, 4), ("glow", (1, 2, 2), 1, 3, 2, 4)], ids=str
+)
+def test_a_density_on_four_pixels_integrates_to_one(case: Any) -> None:
+    """By importance sampling: the mean of p/q under a Gaussian q that is wider than p."""
+    flow = perturb(make_flow(*case), 0.15)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        noise = torch.randn(20_000, 4, generator=generator, dtype=torch.float64)
+        x = flow.inverse(noise)[0].flatten(1)
+        q = torch.distributions.MultivariateNormal(x.mean(0), 2 * x.T.cov())
+        noise = torch.randn(40_000, 4, generator=generator, dtype=torch.float64)
+        points = q.mean + noise @ torch.linalg.cholesky(q.covariance_matrix).T
+        z, log_det = flow(points.view(-1, 1, 2, 2))
+        log_p = log_det - 0.5 * z.square().sum(1) - 2 * math.log(2 * math.pi)
+        weights = (log_p - q.log_prob(points)).exp()
+    error = weights.std().item() / math.sqrt(len(weights))
+    assert error < 0.01
+    assert weights.mean().item() == pytest.approx(1, abs=4 * error)
+
+
+@pytest.mark.parametrize("case", FLOWS, ids=str)
+def test_log_likelihoods_agree_with_torch_distributions(case: Any) -> None:
+    flow, x = perturb(make_flow(*case), 0.1), images(case[1], rows=2)
+    eye = torch.eye(flow.size, dtype=torch.float64)
+    base = torch.distributions.MultivariateNormal(eye[0], eye)
+    density = torch.distributions.TransformedDistribution(base, [FromLatent(flow)])
+    with torch.no_grad():
+        z, log_det = flow(x)
+    torch.testing.assert_close(base.log_prob(z) + log_det, density.log_prob(x))
+
+
+class FromLatent(torch.distributions.Transform):
+    """z ↦ x, with the log-determinant from autograd and not from the flow."""
+
+    domain = torch.distributions.constraints.real_vector
+    codomain = torch.distributions.constraints.independent(torch.distributions.constraints.real, 3)
+    bijective = True
+
+    def __init__(self, flow: ImageFlow) -> None:
+        super().__init__()
+        self.flow = flow
+
+    def _call(self, z: Tensor) -> Tensor:
+        return self.flow.inverse(z)[0]
+
+    def _inverse(self, x: Tensor) -> Tensor:
+        return self.flow(x)[0].detach()
+
+    def log_abs_det_jacobian(self, z: Tensor, x: Tensor) -> Tensor:
+        return torch.linalg.slogdet(jacobian(lambda v: self.flow.inverse(v)[0], z)).logabsdet
+
+    def forward_shape(self, shape: torch.Size) -> torch.Size:
+        return torch.Size((*shape[:-1], *self.flow.shape))
+
+    def inverse_shape(self, shape: torch.Size) -> torch.Size:
+        return torch.Size((*shape[:-3], self.flow.size))
+
+
+def test_activation_norms_are_set_from_data() -> None:
+    """Each one's output has mean 0 and variance 1 by channel, deep in the flow too."""
+    flow = make_flow("glow", (2, 8, 8), 2, 6, 1, 8)
+    x = images((2, 8, 8), rows=50) * torch.tensor([0.2, 1.0]).view(2, 1, 1)
+    seen: list[Tensor] = []
+    for module in flow.modules():
+        if isinstance(module, ActNorm):
+            module.register_forward_hook(lambda m, inputs, output: seen.append(output[0]))
+    flow.initialise(x)
+    seen.clear()
+    flow(x)
+    assert len(seen) == 6
+    for output in seen:
+        zero = torch.zeros(output.shape[1], dtype=torch.float64)
+        torch.testing.assert_close(output.mean((0, 2, 3)), zero, atol=1e-9, rtol=0)
+        torch.testing.assert_close(output.std((0, 2, 3), unbiased=False), zero + 1)
+
+
+def test_a_constant_channel_does_not_break_the_activation_norm() -> None:
+    norm = ActNorm(2)
+    norm.initialise(torch.ones(5, 2, 3, 3))
+    z, log_det = norm(torch.ones(5, 2, 3, 3))
+    assert torch.equal(z, torch.zeros(5, 2, 3, 3))
+    assert torch.equal(log_det, torch.zeros(5))
+
+
+def test_the_channel_mix_starts_as_a_rotation() -> None:
+    mix = ChannelMix(6, torch.Generator().manual_seed(0)).double()
+    lower, upper = mix._factors()
+    weight = mix.permutation @ lower @ upper
+    eye = torch.eye(6, dtype=torch.float64)
+    torch.testing.assert_close(weight @ weight.T, eye, atol=1e-5, rtol=0)
+    assert (weight - eye).abs().max() > 0.1
+
+
+def test_the_highway_carries_its_input_at_first() -> None:
+    layer = Highway(4, torch.Generator().manual_seed(0))
+    x = torch.ones(1, 4, 2, 2)
+    assert (layer(x) - x).abs().max() < 0.3
+    with torch.no_grad():
+        layer.gate.bias.fill_(50.0)  # an open gate lets the value through
+        torch.testing.assert_close(layer(x), torch.relu(layer.value(x)))
+
+
+def test_every_part_of_an_image_reaches_the_latent_once() -> None:
+    """Behind the identity couplings of RealNVP the latent is a permutation of the pixels."""
+    flow = make_flow("realnvp-image", (3, 8, 8), 3, 8, 1, 4)
+    x = images((3, 8, 8), rows=2)
+    z, log_det = flow(x)
+    assert flow.size == 192
+    torch.testing.assert_close(z.sort(1).values, flow.pixels(x)[0].flatten(1).sort(1).values)
+    torch.testing.assert_close(log_det, torch.full((2,), -192 * math.log(64)).double())
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "couplings", "network"),
+    [
+        (
+            FlowSettings("realnvp-image", couplings=16, hidden_layers=8, hidden=64, scales=3),
+            (3, 32, 32),
+            [MaskedCoupling] * 3
+            + [ChannelCoupling] * 3
+            + [MaskedCoupling] * 3
+            + [ChannelCoupling] * 3
+            + [MaskedCoupling] * 4,
+            nn.GroupNorm,
+        ),
+        (
+            FlowSettings("glow", couplings=28, hidden_layers=3, hidden=200, scales=2),
+            (1, 28, 28),
+            [ChannelCoupling] * 28,
+            Highway,
+        ),
+    ],
+)
+def test_the_paper_s_sizes(
+    settings: FlowSettings, shape: tuple[int, ...], couplings: list[type], network: type
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    flow = build_flow(settings, shape, generator)
+    assert isinstance(flow, ImageFlow)
+    kinds = (MaskedCoupling, ChannelCoupling)
+    found = [m for m in flow.modules() if isinstance(m, kinds)]
+    assert [type(m) for m in found] == couplings
+    for coupling in found:
+        count = sum(isinstance(m, network) for m in coupling.modules())
+        assert count == (17 if network is nn.GroupNorm else 3)
+    x = dequantise(torch.randint(256, (2, *shape), generator=generator), generator)
+    flow.initialise(x)
+    perturb(flow, 0.003)
+    with torch.no_grad():
+        z, log_det = flow(x)
+        back, log_det_back = flow.inverse(z)
+    assert (back - x).abs().max() < 0.02  # float32, on a range of 256
+    torch.testing.assert_close(log_det_back, -log_det, rtol=1e-4, atol=0.1)
+
+
+def test_bytes_become_reals_within_their_cell() -> None:
+    generator = torch.Generator().manual_seed(0)
+    bytes_ = torch.randint(256, (100, 3, 20, 20), generator=generator, dtype=torch.uint8)
+    x = dequantise(bytes_, generator)
+    assert x.dtype == torch.float32
+    assert torch.equal(x.floor().to(torch.uint8), bytes_)
+    assert x.max() < 256
+    noise = x - bytes_
+    assert noise.mean().item() == pytest.approx(0.5, abs=0.005)
+    assert noise.var().item() == pytest.approx(1 / 12, rel=0.02)
+    assert torch.equal(
+        dequantise(bytes_, torch.Generator().manual_seed(1)),
+        dequantise(bytes_, torch.Generator().manual_seed(1)),
+    )
+
+
+@pytest.mark.parametrize("highest", [0.0, 1 - 2**-24])
+def test_no_noise_reaches_the_next_byte(highest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.full(shape[0], highest))
+    bytes_ = torch.arange(256, dtype=torch.uint8)
+    assert torch.equal(dequantise(bytes_, torch.Generator()).floor().to(torch.uint8), bytes_)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "message"),
+    [
+        ({"kind": "glow", "scales": 2, "couplings": 4}, (1, 6, 8), "divisible by 4"),
+        ({"kind": "glow", "scales": 2, "couplings": 5}, (1, 8, 8), "multiple of 2"),
+        ({"kind": "glow"}, (64,), "C, H, W"),
+        ({"kind": "realnvp-image", "scales": 3, "couplings": 3}, (1, 8, 8), "too few"),
+        ({"kind": "realnvp-image", "scales": 3}, (1, 6, 6), "divisible by 4"),
+        ({"kind": "realnvp-image", "scales": 3}, (1, 4, 4), "no checkerboard"),
+        ({"kind": "realnvp", "scales": 2}, (8,), "scales"),
+    ],
+)
+def test_sizes_that_make_no_flow_are_named(settings: Any, shape: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_flow(FlowSettings(**settings), shape, torch.Generator())
+
+
+@pytest.mark.parametrize("case", [FLOWS[1], FLOWS[5]], ids=str)
+def test_a_model_on_images_trains_replays_and_is_saved(case: Any, tmp_path: Any) -> None:
+    kind, shape, scales, couplings, layers, channels = case
+    generator = torch.Generator().manual_seed(0)
+    settings = FlowSettings(kind, couplings, layers, channels, scales=scales)
+    model = build_model(settings, shape, 2, generator)
+    model.add_task(generator)
+    y = torch.arange(64) % 2
+    bytes_ = (
+        60 + 100 * y[:, None, None, None] + torch.randint(40, (64, *shape), generator=generator)
+    ).to(torch.uint8)
+    model.flow.initialise(dequantise(bytes_, generator))
+    optimiser = torch.optim.Adam(model.parameters(), 5e-3, fused=True)
+    losses = []
+    for _ in range(60):
+        optimiser.zero_grad()
+        loss = -model.statistics(dequantise(bytes_, generator), y, 0).log_px.mean()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 5
+    assert (model.classify(dequantise(bytes_, generator)) == y).float().mean() > 0.95
+    snapshot = model.snapshot()
+    x, z = snapshot.sample(y, 0, generator)
+    assert x.shape == (64, *shape)
+    torch.testing.assert_close(model.flow(x)[0], z, atol=1e-3, rtol=0)
+    save_model(tmp_path / "model", model, {})
+    loaded, _ = load_model(tmp_path / "model")
+    assert torch.equal(loaded.log_likelihoods(x), model.log_likelihoods(x))
+
+
+@pytest.mark.parametrize("case", [FLOWS[2], FLOWS[5]], ids=str)
+def test_a_nan_weight_is_named_by_its_layer(case: Any) -> None:
+    settings = FlowSettings(case[0], case[3], case[4], case[5], scales=case[2])
+    model = build_model(settings, case[1], 2, torch.Generator().manual_seed(0))
+    name, module = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d)][3]
+    with torch.no_grad():
+        module.weight[0] = math.nan
+    x = images(case[1]).float()
+    assert explain_nonfinite(model, x) == f"NaN or overflow in {name}.weight"
+    assert all(not m._forward_hooks for m in model.modules())

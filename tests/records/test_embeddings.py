@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import h5py
+import numpy as np
+import pytest
+
+import hcl.records.embeddings
+from hcl.errors import HCLError
+from hcl.records.embeddings import (
+    ATTRIBUTES,
+    FORMAT,
+    PROVENANCE,
+    provenance_fingerprint,
+    read,
+    write,
+)
+
+N, D = 40, 6
+X = np.random.default_rng(0).normal(size=(N, D)).astype(np.float32)
+Y = np.arange(N) % 3
+SPLIT = (np.arange(N) % 5 == 0).astype(np.uint8)
+
+
+def provenance(**changes):
+    values = dict.fromkeys(PROVENANCE, "text")
+    values |= {"format": FORMAT, "dataset": "trees", "classes": json.dumps(["a", "bé", "c"])}
+    return values | changes
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "trees.h5"
+    write(path, X, Y, SPLIT, provenance())
+    return path
+
+
+def test_what_is_written_is_read(path):
+    embeddings = read(path)
+    np.testing.assert_array_equal(embeddings.x, X)
+    np.testing.assert_array_equal(embeddings.y, Y)
+    np.testing.assert_array_equal(embeddings.split, SPLIT)
+    assert embeddings.x.dtype == np.float32
+    assert embeddings.y.dtype == np.int64
+    assert embeddings.split.dtype == np.uint8
+    assert embeddings.classes == ["a", "bé", "c"]
+    assert set(embeddings.attributes) == set(ATTRIBUTES)
+
+
+def test_x_is_mapped_and_read_only(path):
+    embeddings = read(path)
+    assert isinstance(embeddings.x, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        embeddings.x[0, 0] = 1
+
+
+def test_layout_is_contiguous_and_documented(path):
+    with h5py.File(path) as file:
+        assert sorted(file) == ["split", "x", "y"]
+        assert all(file[name].chunks is None for name in file)
+        assert sorted(file.attrs) == sorted(ATTRIBUTES)
+        assert file.attrs["format"] == "hcl-embeddings/1"
+
+
+def test_same_content_gives_same_bytes_whatever_is_in_memory_at_once(path, tmp_path, monkeypatch):
+    monkeypatch.setattr(hcl.records.embeddings, "_AT_ONCE", 7 * 4 * D)
+    again = tmp_path / "again.h5"
+    write(again, X, Y, SPLIT, provenance())
+    assert again.read_bytes() == path.read_bytes()
+    np.testing.assert_array_equal(read(again).x, X)
+
+
+def test_fingerprint_covers_every_line_of_the_provenance():
+    before = provenance_fingerprint(provenance())
+    for name in PROVENANCE:
+        assert provenance_fingerprint(provenance(**{name: "other"})) != before
+
+
+def test_content_digest_covers_every_array(path, tmp_path):
+    digests = {read(path).attributes["content_sha256"]}
+    for i, arrays in enumerate([(X + 1, Y, SPLIT), (X, (Y + 1) % 3, SPLIT), (X, Y, 1 - SPLIT)]):
+        write(tmp_path / f"{i}.h5", *arrays, provenance())
+        digests.add(read(tmp_path / f"{i}.h5").attributes["content_sha256"])
+    assert len(digests) == 4
+
+
+def replace(file, name, values):
+    del file[name]
+    file[name] = values
+
+
+def nan(file):
+    file["x"][17, 3] = np.nan
+
+
+def infinity(file):
+    file["x"][39, 5] = np.inf
+
+
+def flipped_bit(file):
+    file["x"][5, 0] = file["x"][5, 0] + 1
+
+
+def relabelled(file):
+    file["y"][0] = 1
+
+
+def chunked(file):
+    del file["x"]
+    file.create_dataset("x", data=X, chunks=(8, D))
+
+
+FAULTS = {
+    "format": (lambda f: f.attrs.__setitem__("format", "hcl-raw/1"), "its format is 'hcl-raw/1'"),
+    "no format": (lambda f: f.attrs.__delitem__("format"), "its format is None"),
+    "no attribute": (lambda f: f.attrs.__delitem__("weights"), "the attribute weights is missing"),
+    "fingerprint": (lambda f: f.attrs.__setitem__("backbone", "x"), "fingerprint does not fit"),
+    "no x": (lambda f: f.__delitem__("x"), "the dataset x is missing"),
+    "no y": (lambda f: f.__delitem__("y"), "the dataset y is missing"),
+    "no split": (lambda f: f.__delitem__("split"), "the dataset split is missing"),
+    "float64": (lambda f: replace(f, "x", X.astype(float)), r"x is float64 \(40, 6\), expected"),
+    "flat x": (lambda f: replace(f, "x", X.ravel()), r"x is float32 \(240,\), expected"),
+    "int32": (lambda f: replace(f, "y", Y.astype(np.int32)), "y is int32"),
+    "empty": (lambda f: replace(f, "x", X[:0]), "x is empty"),
+    "rows": (lambda f: replace(f, "y", Y[:-1]), "have 40, 39 and 40 rows"),
+    "chunked": (chunked, "not stored contiguously"),
+    "label": (lambda f: f["y"].__setitem__(3, 3), "labels are 0…3, but it names 3 classes"),
+    "negative": (lambda f: f["y"].__setitem__(3, -1), "labels are -1…2"),
+    "split": (lambda f: f["split"].__setitem__(3, 2), "split holds 2"),
+    "nan": (nan, "row 17 of x is not finite"),
+    "infinity": (infinity, "row 39 of x is not finite"),
+    "flipped bit": (flipped_bit, "does not have the SHA-256"),
+    "relabelled": (relabelled, "does not have the SHA-256"),
+    "group": (lambda f: (f.__delitem__("x"), f.create_group("x")), "the dataset x is missing"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_names_the_file_and_what_to_run(path, fault):
+    spoil, message = FAULTS[fault]
+    with h5py.File(path, "r+") as file:
+        spoil(file)
+    with pytest.raises(HCLError, match=message) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+    assert "dvc repro extract@trees" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("classes", ["not JSON", "3", "[1, 2, 3]"])
+def test_classes_that_are_no_names(tmp_path, classes):
+    write(tmp_path / "trees.h5", X, Y, SPLIT, provenance(classes=classes))
+    with pytest.raises(HCLError, match="classes is not a JSON list"):
+        read(tmp_path / "trees.h5")
+
+
+@pytest.mark.parametrize("kept", [0, 7, 100, 800, 0.5, 0.99])
+def test_truncated_at_any_place(path, kept):
+    whole = path.read_bytes()
+    path.write_bytes(whole[: kept if isinstance(kept, int) else int(kept * len(whole))])
+    with pytest.raises(HCLError, match=r"trees\.h5: .*dvc repro extract@trees"):
+        read(path)
+
+
+def test_not_hdf5_and_not_there(path):
+    path.write_text("not HDF5")
+    with pytest.raises(HCLError, match=r"trees\.h5: .*cannot be read.*dvc repro extract@trees"):
+        read(path)
+    path.unlink()
+    with pytest.raises(HCLError, match=r"no such embedding file.*dvc repro extract@trees"):
+        read(path)
+
+
+def test_values_that_are_not_finite_are_not_written(path):
+    before = path.read_bytes()
+    x = X.copy()
+    x[9, 0] = np.nan
+    with pytest.raises(HCLError, match="row 9 of x is not finite"):
+        write(path, x, Y, SPLIT, provenance())
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == ["trees.h5"]
+
+
+def test_reading_keeps_little_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(hcl.records.embeddings, "_AT_ONCE", 1 << 18)
+    n = 20_000
+    x = np.ones((n, 100), np.float32)  # 8 MB
+    write(tmp_path / "trees.h5", x, np.zeros(n, np.int64), np.zeros(n, np.uint8), provenance())
+    tracemalloc.start()
+    read(tmp_path / "trees.h5")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2_000_000

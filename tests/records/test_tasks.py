@@ -1,0 +1,211 @@
+"""Tasks are the right rows under the right labels, whatever the order; mistakes are named."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hcl.errors import HCLError
+from hcl.records.embeddings import Embeddings
+from hcl.records.tasks import (
+    Benchmark,
+    Part,
+    Segment,
+    Source,
+    Task,
+    first_difference,
+    read_benchmark,
+    write_benchmark,
+)
+from hcl.split import EqualTasks, SegmentSettings, StreamSettings, TaskSettings, make_benchmark
+
+
+def embeddings(classes: int = 6, per_class: int = 10, name: str = "toy") -> Embeddings:
+    """Shuffled rows; of each class every fifth is for the test."""
+    generator = np.random.default_rng(7)
+    y = generator.permutation(np.repeat(np.arange(classes), per_class))
+    split = np.zeros(len(y), np.uint8)
+    for label in range(classes):
+        split[np.flatnonzero(y == label)[::5]] = 1
+    x = generator.normal(size=(len(y), 3)).astype(np.float32)
+    names = [f"class {label}" for label in range(classes)]
+    attributes = {"classes": json.dumps(names), "content_sha256": f"digest of {name}"}
+    return Embeddings(x, y.astype(np.int64), split, attributes)
+
+
+def make(settings: StreamSettings, **sources: Embeddings) -> Benchmark:
+    return make_benchmark("b", settings, sources or {"toy": embeddings()}, "p.yaml: key")
+
+
+def test_equal_tasks_take_the_classes_in_order_and_relabel_them() -> None:
+    source = embeddings()
+    benchmark = make(StreamSettings(EqualTasks("toy", 2), validation=0.25), toy=source)
+    assert [task.classes for task in benchmark.tasks] == [(0, 1), (2, 3), (4, 5)]
+    assert benchmark.num_classes == 2
+    assert benchmark.stream == (Segment(0, 1), Segment(1, 1), Segment(2, 1))
+    assert benchmark.sources == (Source("toy", "digest of toy"),)
+    for task in benchmark.tasks:
+        for part, is_test in ((task.train, 0), (task.validation, 0), (task.test, 1)):
+            assert (source.y[part.rows] == np.array(task.classes)[part.y]).all()
+            assert (source.split[part.rows] == is_test).all()
+        assert [len(p.rows) for p in (task.train, task.validation, task.test)] == [12, 4, 4]
+        assert np.bincount(task.validation.y).tolist() == [2, 2]
+    every = np.concatenate(
+        [p.rows for t in benchmark.tasks for p in (t.train, t.validation, t.test)]
+    )
+    assert sorted(every.tolist()) == list(range(len(source.y)))
+
+
+def test_labels_follow_the_order_of_the_declared_classes() -> None:
+    settings = StreamSettings(
+        (TaskSettings("toy", (3, 0)), TaskSettings("toy", ("class 5", "class 1")))
+    )
+    benchmark = make(settings)
+    assert [task.classes for task in benchmark.tasks] == [(3, 0), (5, 1)]
+    source = embeddings()
+    task = benchmark.tasks[0]
+    assert set(source.y[task.train.rows[task.train.y == 0]]) == {3}
+
+
+def test_a_task_can_come_twice_with_its_own_epochs() -> None:
+    settings = StreamSettings(
+        EqualTasks("toy", 2), order=(1, 2, SegmentSettings(3, 7), 1), epochs=4
+    )
+    stream = make(settings).stream
+    assert stream == (Segment(0, 4), Segment(1, 4), Segment(2, 7), Segment(0, 4))
+
+
+def test_tasks_over_two_data_sets_point_into_their_own_file() -> None:
+    first, second = embeddings(3, name="a"), embeddings(3, 20, name="b")
+    settings = StreamSettings((TaskSettings("a"), TaskSettings("b")))
+    benchmark = make(settings, a=first, b=second)
+    assert settings.datasets == ("a", "b")
+    assert [task.dataset for task in benchmark.tasks] == ["a", "b"]
+    assert benchmark.tasks[1].test.rows.max() >= len(first.y)
+    assert benchmark.sources == (Source("a", "digest of a"), Source("b", "digest of b"))
+
+
+def test_the_validation_part_depends_on_the_seed_alone() -> None:
+    def rows(seed: int) -> list[int]:
+        settings = StreamSettings(EqualTasks("toy", 2), validation=0.5, seed=seed)
+        return make(settings).tasks[0].validation.rows.tolist()
+
+    assert rows(0) == rows(0)
+    assert rows(0) != rows(1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (StreamSettings(EqualTasks("toy", 4)), "6 classes, which tasks of 4 do not divide"),
+        (StreamSettings((TaskSettings("toy", (0, 6)),)), "tasks[0].classes: toy has no class 6"),
+        (StreamSettings((TaskSettings("toy", (0, "cat")),)), "toy has no class 'cat'"),
+        (StreamSettings((TaskSettings("toy", (0, 0)),)), "a class stands twice in [0, 0]"),
+        (StreamSettings((TaskSettings("toy", (0,)),)), "at least 2 classes"),
+        (
+            StreamSettings((TaskSettings("toy", (0, 1)), TaskSettings("toy", (2, 3, 4)))),
+            "the tasks have 2, 3 classes",
+        ),
+        (StreamSettings(EqualTasks("toy", 2), order=(1, 4)), "order[1]: there is no task 4"),
+        (StreamSettings(EqualTasks("toy", 2), order=(1, 0)), "order[1]: there is no task 0"),
+        (StreamSettings(EqualTasks("toy", 2), order=(1, 3)), "task 2 is never shown"),
+    ],
+)
+def test_a_stream_that_cannot_be_is_refused(settings: StreamSettings, message: str) -> None:
+    with pytest.raises(HCLError, match=re.escape(message)) as caught:
+        make(settings)
+    assert "p.yaml: key" in str(caught.value)
+
+
+def test_a_class_without_samples_is_named() -> None:
+    source = embeddings()
+    source.split[source.y == 1] = 1
+    with pytest.raises(HCLError, match="toy: class 1 has no train samples"):
+        make(StreamSettings(EqualTasks("toy", 2)), toy=source)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"validation": 0.6}, {"epochs": 0}, {"order": ()}, {"order": (SegmentSettings(1, 0),)}],
+)
+def test_impossible_values_are_refused_with_their_key(arguments: dict) -> None:
+    key = "epochs" if arguments.get("order") else next(iter(arguments))
+    with pytest.raises(ValueError, match=f"^{key}: "):
+        StreamSettings(EqualTasks("toy", 2), **arguments)
+
+
+def same(a: Benchmark, b: Benchmark) -> bool:
+    parts = [
+        [
+            (t.dataset, t.classes, *(p.rows.tolist() + p.y.tolist() for p in parts_of(t)))
+            for t in x.tasks
+        ]
+        for x in (a, b)
+    ]
+    return parts[0] == parts[1] and (a.name, a.stream, a.sources) == (b.name, b.stream, b.sources)
+
+
+def parts_of(task: Task) -> tuple[Part, Part, Part]:
+    return task.train, task.validation, task.test
+
+
+def test_the_file_holds_the_benchmark_and_has_the_same_bytes_each_time(tmp_path: Path) -> None:
+    benchmark = make(StreamSettings(EqualTasks("toy", 3), order=(2, 1, 2)))
+    for name in ("a.h5", "b.h5"):
+        write_benchmark(tmp_path / name, benchmark)
+    assert same(read_benchmark(tmp_path / "a.h5"), benchmark)
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["missing", "foreign", "truncated", "format", "dataset"])
+def test_a_file_that_is_not_whole_is_named_with_the_remedy(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "tasks.h5"
+    write_benchmark(path, make(StreamSettings(EqualTasks("toy", 2))))
+    if damage == "missing":
+        path.unlink()
+    elif damage == "foreign":
+        path.write_text("no HDF5")
+    elif damage == "truncated":
+        path.write_bytes(path.read_bytes()[:3000])
+    else:
+        with h5py.File(path, "r+") as file:
+            if damage == "format":
+                file.attrs["format"] = "hcl-tasks/0"
+            else:
+                del file["task-1/validation"]
+    with pytest.raises(HCLError, match="with the stage split") as caught:
+        read_benchmark(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, None),
+        ({"order": (1, 3, 2)}, "its order is [1, 2, 3], asked for is [1, 3, 2]"),
+        ({"epochs": 2}, "its epochs are [1, 1, 1], asked for are [2, 2, 2]"),
+        (
+            {"tasks": tuple(TaskSettings("toy", (k, k + 1)) for k in (0, 4, 2))},
+            "its task 2 has the classes [2, 3] of toy, asked for are [4, 5] of toy",
+        ),
+        ({"validation": 0.5}, "its task 1 has 12 train samples, asked for are 8"),
+        ({"seed": 1}, "its task 1 has other train samples"),
+    ],
+)
+def test_the_first_difference_is_named_and_moves_the_digest(changes, said) -> None:
+    settings = {"tasks": EqualTasks("toy", 2), "validation": 0.25}
+    here, there = make(StreamSettings(**settings)), make(StreamSettings(**settings | changes))
+    assert first_difference(here, there) == said
+    assert (here.digest() == there.digest()) == (said is None)
+
+
+def test_other_embeddings_are_a_difference() -> None:
+    settings = StreamSettings(EqualTasks("toy", 2))
+    here, there = (make(settings, toy=embeddings(name=name)) for name in ("a", "b"))
+    assert first_difference(here, there) == "it was made from other embeddings"
+    assert here.digest() != there.digest()

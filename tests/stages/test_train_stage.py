@@ -1,0 +1,120 @@
+"""``hcl train`` from its command line: what it writes, keeps and refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from hcl.model.model_file import load_model
+from hcl.records.runs import read_run
+from hcl.records.tasks import write_benchmark
+from stages.train import command
+from tests.support.blobs import benchmark, blobs_in_64_dimensions, write_project
+
+PARAMS = {
+    "seeds": [0, 1],
+    "benchmarks": {
+        "blobs": {
+            "flow": {"couplings": 2, "hidden_layers": 1, "hidden": 8},
+            "training": {"learning_rate": 1e-3, "save_model": True},
+        }
+    },
+    "methods": {
+        "adam": {},
+        "hcl-fr-ta": {"memory": "functional", "tasks": "detected", "alpha": 10},
+        "slda": {"kind": "slda"},
+    },
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_project(tmp_path, *benchmark(blobs_in_64_dimensions(2, 64, 10), epochs=2), PARAMS)
+    return tmp_path
+
+
+def run(method: str, *more: str) -> Result:
+    options = ["--benchmark", "blobs", "--method", method, "--tasks", "tasks.h5"]
+    options += ["--embeddings", "embeddings", "--out", f"runs/{method}", *more]
+    return CliRunner().invoke(command, options)
+
+
+@pytest.mark.parametrize("method", ["adam", "hcl-fr-ta", "slda"])
+def test_a_run_file_for_each_seed(project, method):
+    result = run(method)
+    assert result.exit_code == 0, result.output
+    expected = {"seed-0.h5", "seed-1.h5"}
+    if method != "slda":
+        expected |= {"seed-0.safetensors", "seed-1.safetensors"}
+        assert load_model(f"runs/{method}/seed-0.safetensors")[1]["method"] == method
+    assert {path.name for path in Path(f"runs/{method}").iterdir()} == expected
+    for seed in (0, 1):
+        read = read_run(f"runs/{method}/seed-{seed}.h5")
+        assert (read.benchmark, read.method, read.seed) == ("blobs", method, seed)
+        assert read.predicted_class.shape == (2, 20)
+        assert read.settings["flow"]["couplings"] == 2
+        assert read.settings["training"]["learning_rate"] == 1e-3
+    assert (read.trace is not None) == (method == "hcl-fr-ta")
+
+
+def test_an_added_seed_trains_only_itself(project):
+    assert run("adam").output == "runs/adam: 2 runs\n"
+    kept = {path: path.stat().st_mtime_ns for path in Path(".hcl/runs").glob("*/run.h5")}
+    first = Path("runs/adam/seed-0.h5").read_bytes()
+    Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "seeds": [0, 1, 7]}))
+    assert run("adam").output == "runs/adam: 3 runs, 2 from .hcl/runs\n"
+    now = {path: path.stat().st_mtime_ns for path in Path(".hcl/runs").glob("*/run.h5")}
+    assert len(kept) == 2
+    assert len(now) == 3
+    assert {path: now[path] for path in kept} == kept
+    assert Path("runs/adam/seed-0.h5").read_bytes() == first
+    assert Path("runs/adam/seed-7.h5").exists()
+
+
+def refuse(message: str, method: str = "adam", *more: str) -> None:
+    result = run(method, *more)
+    assert result.exit_code == 1
+    assert message in result.output
+    assert len(result.output.strip().splitlines()) == 1
+    assert not Path(f"runs/{method}").exists()
+
+
+def test_mistakes_are_one_line_and_leave_nothing(project):
+    refuse("there is no 'methods.adams' (did you mean 'adam'?)", "adams")
+    Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "seeds": [1, 1]}))
+    refuse("seeds is [1, 1]")
+    wrong = {**PARAMS, "methods": {"adam": {"memory": "endless"}}}
+    Path("params.yaml").write_text(yaml.safe_dump(wrong))
+    refuse("methods.adam.memory is 'endless'")
+    trimmed = {**PARAMS["methods"]["hcl-fr-ta"], "detection": {"trim": 16}}
+    Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "methods": {"hcl-fr-ta": trimmed}}))
+    refuse("params.yaml: methods.hcl-fr-ta: detection.trim: is 16 samples", "hcl-fr-ta")
+
+
+def test_changes_for_a_benchmark_that_is_not_there_are_noted(project):
+    slda = {"kind": "slda", "benchmarks": {"blob": {"shrinkage": 0.5}}}
+    Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "methods": {"slda": slda}}))
+    result = run("slda")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "Note: params.yaml: methods.slda.benchmarks.blob: there is no benchmark of that name "
+        "(did you mean 'blobs'?); it is not used.\n"
+    )
+
+
+def test_inputs_that_do_not_belong_together_are_refused(project):
+    _, tasks = benchmark(blobs_in_64_dimensions(2, 64, 10), name="others")
+    write_benchmark("tasks.h5", tasks)
+    refuse("holds the tasks of others, expected blobs")
+    write_benchmark("tasks.h5", dataclasses.replace(tasks, name="blobs"))
+    refuse("Rerun split")
+    refuse("--embeddings names the folder", "adam", "--embeddings", "embeddings/blobs.h5")
+    Path("embeddings/blobs.h5").unlink()
+    refuse("no such embedding file")
+    Path("tasks.h5").unlink()
+    refuse("no such tasks file")

@@ -1,0 +1,119 @@
+"""A run that is killed at random points ends with the same bytes as one never stopped."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hcl.learn.detection import DetectionSettings
+from hcl.learn.learners import MethodSettings
+from hcl.learn.plus import PlusSettings
+from hcl.learn.sequential import SequentialSettings
+from hcl.learn.vae import VAESettings
+from hcl.model.flows import FlowSettings
+from hcl.records.runs import read_run
+from hcl.train.loop import Job, TrainingSettings, _train_into
+from hcl.train.store import Entry
+from tests.support.blobs import benchmark, blobs_in_64_dimensions
+
+METHODS = {
+    "hcl-fr": MethodSettings(memory="functional"),
+    "hcl-fr-ta": MethodSettings(
+        memory="functional",
+        tasks="detected",
+        detection=DetectionSettings(window=12, minimum=5),
+    ),
+    "hcl-plus-ta": MethodSettings(
+        kind="plus",
+        memory="functional",
+        tasks="detected",
+        plus=PlusSettings(flow="all", projections=20, test=SequentialSettings(window=12)),
+    ),
+    "hcl-fr-measured": MethodSettings(memory="functional", draws="measured"),
+    "er": MethodSettings(memory="buffer", buffer_size=30),
+    "mtl": MethodSettings(memory="all"),
+    "curl": MethodSettings(
+        kind="vae", memory="generative", vae=VAESettings(encoder=(16,), decoder=(16,), latents=4)
+    ),
+}
+KILLS = 3
+
+
+def make_job(name: str) -> Job:
+    embeddings, tasks = benchmark(blobs_in_64_dimensions(3, 160, 20), (0, 1, 0, 2), epochs=5)
+    flow = FlowSettings(couplings=4, hidden_layers=1, hidden=32)
+    training = TrainingSettings(learning_rate=2e-3, checkpoint_every=4, save_model=True)
+    return Job(tasks, embeddings, name, METHODS[name], flow, training, seed=5)
+
+
+def start(job: Job, folder: Path) -> multiprocessing.Process:
+    """A real process; forked, because torch is imported here already."""
+    process = multiprocessing.get_context("fork").Process(target=_train_into, args=(job, folder))
+    process.start()
+    return process
+
+
+def kill_after_a_new_checkpoint(job: Job, folder: Path, delay: float) -> bool:
+    """Let the run come past its next checkpoint and kill it; whether it was caught unfinished."""
+    checkpoint = Entry(folder).checkpoint
+    before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+    process = start(job, folder)
+    while process.is_alive():
+        if checkpoint.exists() and checkpoint.stat().st_mtime_ns != before:
+            time.sleep(delay)
+            break
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_killed_run_ends_with_the_same_bytes(name, tmp_path):
+    job = make_job(name)
+    whole, stopped = Entry(tmp_path / "whole"), Entry(tmp_path / "stopped")
+    process = start(job, whole.folder)
+    process.join()
+    assert process.exitcode == 0
+    chance = random.Random(name)
+    for _ in range(KILLS):
+        assert kill_after_a_new_checkpoint(job, stopped.folder, chance.uniform(0.0, 0.05))
+        assert stopped.checkpoint.exists()
+        assert not stopped.is_finished
+    process = start(job, stopped.folder)
+    process.join()
+    assert process.exitcode == 0
+    assert stopped.run.read_bytes() == whole.run.read_bytes()
+    if name not in ("curl", "hcl-plus-ta"):
+        assert stopped.model.read_bytes() == whole.model.read_bytes()
+    assert not stopped.checkpoint.exists()
+    if name != "hcl-plus-ta":  # which waits with a batch under suspicion, and with its first ones
+        assert len(read_run(stopped.run).loss) == 100
+    if name.endswith("-ta"):
+        assert read_run(stopped.run).trace.verdict.any()
+
+
+def test_a_checkpoint_goes_on_from_where_it_was(tmp_path, monkeypatch):
+    """Batches before the checkpoint are not shown again."""
+    job = make_job("hcl-fr")
+    entry = Entry(tmp_path / "run")
+    assert kill_after_a_new_checkpoint(job, entry.folder, 0.0)
+    from hcl.train import loop
+
+    shown = []
+    real = loop.Stream.batches
+
+    def watched(self, segment, first=0, epochs=None):
+        for batch in real(self, segment, first, epochs):
+            shown.append(batch)
+            yield batch
+
+    monkeypatch.setattr(loop.Stream, "batches", watched)
+    loop.train_seed(job, entry.checkpoint)
+    assert 0 < len(shown) <= 96
