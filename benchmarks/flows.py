@@ -59,7 +59,7 @@ def ours() -> Contestant:
     labels = {n: torch.randint(2, (n,), generator=generator) for n in (32, 256)}
     return Contestant(
         model,
-        lambda x: -likelihood_loss(model, x, labels[len(x)], 0),
+        lambda x: -likelihood_loss(model.statistics(x, labels[len(x)], 0).log_px),
         lambda n: model.sample(labels[n], 0, generator)[0],
     )
 

@@ -25,15 +25,28 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from hcl.learn.contract import Batch, Observation
-from hcl.learn.detection import DetectionSettings, Statistic
-from hcl.learn.learners import FlowLearner, MemoryKind, MethodSettings
-from hcl.learn.plus import PlusLearner, PlusSettings, tukey
-from hcl.learn.sequential import SequentialSettings
-from hcl.model.flows import FlowSettings
+from hcl.learn.fitting import FITTING_SAMPLES, scaling_of
+from hcl.learn.flow.detection import DetectionSettings, Statistic
+from hcl.learn.flow.learner import FlowLearner
+from hcl.learn.flow.memory import build_memory
+from hcl.learn.flow.settings import (
+    BufferSettings,
+    Draws,
+    FlowMethod,
+    FunctionalSettings,
+    GenerativeSettings,
+    MemorySettings,
+    NoMemory,
+)
+from hcl.learn.plus.learner import IDENTITY, PlusLearner, tukey
+from hcl.learn.plus.sequential import SequentialSettings
+from hcl.learn.plus.settings import GaussianRule, PlusMethod, RidgeRule
+from hcl.learn.settings import Device, Scaling, TrainingSettings
 from hcl.model.hybrid import HybridModel, build_model
 from hcl.model.realnvp import RealNVP
+from hcl.model.settings import FlowSettings
 from hcl.records.runs import RECURRING, SAME
-from hcl.train.loop import FITTING_SAMPLES, TrainingSettings, one_thread, pick_device, scaling_of
+from hcl.train.machine import one_thread, pick_device
 from hcl.train.streams import batch_bounds
 
 
@@ -49,8 +62,8 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
     """What both classifiers share: the stream, the changes noticed in it, and pickles."""
 
     batch_size: int
-    scaling: Literal["global", "standard", "none"]
-    device: Literal["auto", "cpu", "cuda"]
+    scaling: Scaling
+    device: Device
     random_state: int | np.random.RandomState | None
     _learner: Any  # a FlowLearner or a PlusLearner
     _scorer: list[HybridModel]  # the model in double precision, made when asked
@@ -213,7 +226,7 @@ class HCLClassifier(_StreamClassifier):
             ``buffer`` (1,000 stored samples a task) or ``none``.
         alpha: α, the weight of L_FR.
         draws: latents of replay: ``prior``, the paper's, or ``measured``; see
-            ``hcl.learn.learners.MethodSettings``.
+            ``hcl.learn.flow.settings``.
         couplings: of the flow.
         hidden_layers: of each coupling's network.
         hidden: width of those layers.
@@ -225,7 +238,7 @@ class HCLClassifier(_StreamClassifier):
         learning_rate: of Adam.
         learning_rate_decay: d in η/√(1 + d n), n steps into a task; 0 keeps the rate as it is.
         weight_decay: of Adam, as an L2 term.
-        scaling: ``global``, ``standard`` or ``none``; see ``hcl.train.loop.TrainingSettings``.
+        scaling: ``global``, ``standard`` or ``none``; see ``hcl.learn.settings.TrainingSettings``.
         mean_scale: standard deviation of each entry of a latent mean. ``auto``: 1, or as much more
             as it takes for means to lie 8 apart on average, which random means in few dimensions
             do not.
@@ -249,9 +262,9 @@ class HCLClassifier(_StreamClassifier):
     def __init__(
         self,
         *,
-        memory: MemoryKind = "functional",
+        memory: Literal["functional", "generative", "buffer", "none"] = "functional",
         alpha: float = 10.0,
-        draws: Literal["prior", "measured"] = "prior",
+        draws: Draws = "prior",
         couplings: int = 8,
         hidden_layers: int = 2,
         hidden: int = 128,
@@ -262,14 +275,14 @@ class HCLClassifier(_StreamClassifier):
         learning_rate: float = 1e-3,
         learning_rate_decay: float = 0.0,
         weight_decay: float = 1e-4,
-        scaling: Literal["global", "standard", "none"] = "global",
+        scaling: Scaling = "global",
         mean_scale: float | Literal["auto"] = "auto",
         statistics: Iterable[Statistic] = ("log_px",),
         window: int = 100,
         threshold: float = 5.0,
         minimum: int = 10,
         trim: int = 0,
-        device: Literal["auto", "cpu", "cuda"] = "cpu",
+        device: Device = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.memory = memory
@@ -385,23 +398,32 @@ class HCLClassifier(_StreamClassifier):
         )
         if self.epochs < 1:
             raise ValueError(f"epochs: is {self.epochs}; expected 1 or more.")
-        method = MethodSettings(
-            memory=self.memory,
-            tasks="detected",
-            alpha=self.alpha,
-            draws=self.draws,
+        method = FlowMethod(
+            memory=self._memory(),
             learning_rate_decay=self.learning_rate_decay,
             detection=detection,
         )
         model = build_model(flow, (size,), len(self.classes_), generator, float(scale))
+        model.to(generator.device)
         return FlowLearner(
-            model.to(generator.device),
-            method,
+            model,
+            build_memory(method.memory, model, self.batch_size, generator),
+            detection=detection,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
             generator=generator,
+            learning_rate_decay=self.learning_rate_decay,
         )
+
+    def _memory(self) -> MemorySettings:
+        memories: dict[str, MemorySettings] = {
+            "functional": FunctionalSettings(alpha=self.alpha, draws=self.draws),
+            "generative": GenerativeSettings(draws=self.draws),
+            "buffer": BufferSettings(),
+            "none": NoMemory(),
+        }
+        return memories[self.memory]
 
 
 class HCLPlusClassifier(_StreamClassifier):
@@ -423,7 +445,7 @@ class HCLPlusClassifier(_StreamClassifier):
         shrinkage: of the covariance in ``gaussian``.
         ridge: the penalty of ``ridge``, relative to the mean square of a feature.
         batch_size: samples that are judged together.
-        scaling: ``global``, ``standard`` or ``none``; see ``hcl.train.loop.TrainingSettings``.
+        scaling: ``global``, ``standard`` or ``none``; see ``hcl.learn.settings.TrainingSettings``.
         drift: of the sequential test, as are the next five: see
             ``hcl.learn.sequential.SequentialSettings``.
         limit: the evidence at which a change is declared.
@@ -454,14 +476,14 @@ class HCLPlusClassifier(_StreamClassifier):
         shrinkage: float = 1e-2,
         ridge: float = 1e-2,
         batch_size: int = 32,
-        scaling: Literal["global", "standard", "none"] = "global",
+        scaling: Scaling = "global",
         drift: float = 2.0,
         limit: float = 20.0,
         window: int = 50,
         minimum: int = 10,
         gather: int = 4,
         threshold: float = 5.0,
-        device: Literal["auto", "cpu", "cuda"] = "cpu",
+        device: Device = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.power = power
@@ -510,13 +532,12 @@ class HCLPlusClassifier(_StreamClassifier):
         return tukey(x, self.power)
 
     def _build(self, generator: torch.Generator) -> PlusLearner:
-        settings = PlusSettings(
+        ridge, gaussian = RidgeRule(penalty=self.ridge), GaussianRule(shrinkage=self.shrinkage)
+        settings = PlusMethod(
             power=self.power,
             projections=self.projections,
-            rule=self.rule,
-            shrinkage=self.shrinkage,
-            ridge=self.ridge,
-            test=SequentialSettings(
+            rule=ridge if self.rule == "ridge" else gaussian,
+            detection=SequentialSettings(
                 drift=self.drift,
                 limit=self.limit,
                 window=self.window,
@@ -525,13 +546,10 @@ class HCLPlusClassifier(_StreamClassifier):
                 threshold=self.threshold,
             ),
         )
-        identity = FlowSettings(couplings=1, hidden_layers=1, hidden=1)  # it never learns
-        model = build_model(identity, (self.n_features_in_,), len(self.classes_), generator)
+        model = build_model(IDENTITY, (self.n_features_in_,), len(self.classes_), generator)
         return PlusLearner(
             model.to(generator.device),
             settings,
-            alpha=0.0,
-            detects=True,
             learning_rate=0.0,
             weight_decay=0.0,
             generator=generator,

@@ -3,8 +3,12 @@
 A module keeps its settings in a frozen dataclass beside the code that they configure. ``build``
 fills one from parsed YAML by its type annotations and accepts what these can say: ``bool``,
 ``int``, ``float``, ``str``, ``None``, ``Literal``, unions, ``tuple[X, ...]``, ``dict[str, X]``
-and further dataclasses. What types can't say, the dataclass checks in ``__post_init__`` and
-raises ``ValueError("key: what is wrong and what is allowed")``.
+and further dataclasses. In a union of dataclasses the key ``kind`` tells which one is meant. What
+types can't say, the dataclass checks in ``__post_init__`` and raises
+``ValueError("key: what is wrong and what is allowed")``.
+
+``Layered`` merges mappings before they are built, and remembers where each value stands, so that
+what is wrong is named where it was written.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -99,39 +104,71 @@ def section(values: Mapping[str, Any], key: str, where: str | Path) -> Any:
     return node
 
 
-def build(cls: type[T], values: Any, where: str | Path, key: str = "") -> T:
+@dataclass(frozen=True)
+class Place:
+    """Where a value stands, for messages.
+
+    Attributes:
+        where: the file.
+        key: the dotted key, empty for the file itself.
+        origins: for values that were merged: the key under which each was written, by ``key``.
+    """
+
+    where: str
+    key: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def at(self, name: object) -> Place:
+        """The place of one entry."""
+        return Place(self.where, f"{self.key}.{name}" if self.key else str(name), self.origins)
+
+    def item(self, index: int) -> Place:
+        """The place of one item of a list."""
+        return Place(self.where, f"{self.key}[{index}]", self.origins)
+
+    def __str__(self) -> str:
+        return self.origins.get(self.key, self.key) or "the file"
+
+
+def build(
+    cls: type[T],
+    values: Any,
+    where: str | Path,
+    key: str = "",
+    origins: Mapping[str, str] | None = None,
+) -> T:
     """An instance of the dataclass ``cls`` from parsed YAML.
 
     Args:
-        cls: a frozen dataclass.
+        cls: a frozen dataclass, or a union of them.
         values: the mapping that stands in the file under ``key``.
         where: the file, for messages.
         key: the dotted key of ``values`` in the file, for messages.
+        origins: of ``Layered``: where merged values were written.
     """
-    return typing.cast(T, _convert(cls, values, str(where), key))
+    return typing.cast(T, _convert(cls, values, Place(str(where), key, origins or {})))
 
 
-def _convert(kind: Any, value: Any, where: str, key: str) -> Any:
+def _convert(kind: Any, value: Any, place: Place) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _convert_dataclass(kind, value, where, key)
+        return _convert_dataclass(kind, value, place)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
-        return _convert_union(arguments, value, where, key)
+        return _convert_union(arguments, value, place)
     if origin is Literal:
         if value in arguments and type(value) in {type(a) for a in arguments}:
             return value
     elif origin is tuple:
         if isinstance(value, (list, tuple)):
-            item = arguments[0]
-            return tuple(_convert(item, v, where, f"{key}[{i}]") for i, v in enumerate(value))
+            return tuple(_convert(arguments[0], v, place.item(i)) for i, v in enumerate(value))
     elif origin is dict:
         if isinstance(value, Mapping):
             for name in value:
                 if not isinstance(name, str):
                     raise HCLError(
-                        f"{where}: {key}: the key {_show(name)} must be a text; quote it."
+                        f"{place.where}: {place}: the key {_show(name)} must be a text; quote it."
                     )
-            return {n: _convert(arguments[1], v, where, f"{key}.{n}") for n, v in value.items()}
+            return {n: _convert(arguments[1], v, place.at(n)) for n, v in value.items()}
     elif kind is float:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
@@ -139,55 +176,151 @@ def _convert(kind: Any, value: Any, where: str, key: str) -> Any:
         if type(value) is kind:
             return value
     else:
-        raise TypeError(f"settings can't hold {kind!r} ({key})")
-    raise HCLError(f"{where}: {key} is {_show(value)}; expected {describe(kind)}.")
+        raise TypeError(f"settings can't hold {kind!r} ({place})")
+    raise _unexpected(value, kind, place)
 
 
-def _convert_dataclass(kind: type, value: Any, where: str, key: str) -> Any:
-    label = key or "the file"
+def _unexpected(value: Any, kind: Any, place: Place) -> HCLError:
+    return HCLError(f"{place.where}: {place} is {_show(value)}; expected {describe(kind)}.")
+
+
+def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
     if not isinstance(value, Mapping):
-        raise HCLError(f"{where}: {label} is {_show(value)}; expected {describe(kind)}.")
+        raise _unexpected(value, kind, place)
     fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
     for name in value:
         if name not in fields:
             hint = did_you_mean(str(name), list(fields))
             raise HCLError(
-                f"{where}: {_join(key, name)} is not a known key{hint}. "
-                f"Allowed: {', '.join(fields)}."
+                f"{place.where}: {place.at(name)} is not a known key{hint}"
+                f"{_of_kind(kind, value)}. Allowed: {', '.join(fields)}."
             )
     hints = typing.get_type_hints(kind)
     arguments = {}
-    for name, field in fields.items():
+    for name, field_ in fields.items():
         if name in value:
-            arguments[name] = _convert(hints[name], value[name], where, _join(key, name))
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            arguments[name] = _convert(hints[name], value[name], place.at(name))
+        elif (
+            field_.default is dataclasses.MISSING and field_.default_factory is dataclasses.MISSING
+        ):
             raise HCLError(
-                f"{where}: {_join(key, name)} is missing; expected {describe(hints[name])}."
+                f"{place.where}: {place.at(name)} is missing; expected {describe(hints[name])}."
             )
     try:
         return kind(**arguments)
     except ValueError as error:
-        raise HCLError(f"{where}: {_join(key, str(error))}") from None
+        name, colon, reason = str(error).partition(":")
+        raise HCLError(f"{place.where}: {place.at(name)}{colon}{reason}") from None
 
 
-def _convert_union(choices: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
+def _of_kind(kind: type, value: Mapping[str, Any]) -> str:
+    return f" of kind {value['kind']}" if kind_of(kind) == value.get("kind") is not None else ""
+
+
+def kind_of(settings: Any) -> str | None:
+    """The value of the key ``kind`` that stands for a dataclass; ``None`` where it has none."""
+    if not dataclasses.is_dataclass(settings):
+        return None
+    hint = typing.get_type_hints(settings).get("kind")
+    names = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+    return str(names[0]) if len(names) == 1 else None
+
+
+def _convert_union(choices: tuple[Any, ...], value: Any, place: Place) -> Any:
     if isinstance(value, Mapping):
         fitting = [
             c for c in choices if dataclasses.is_dataclass(c) or typing.get_origin(c) is dict
         ]
+        kinds = {kind_of(choice): choice for choice in fitting}
+        if len(fitting) > 1 and None not in kinds:
+            return _convert(_chosen(kinds, value, place), value, place)
     elif isinstance(value, (list, tuple)):
         fitting = [c for c in choices if typing.get_origin(c) is tuple]
     else:
         fitting = []
     if len(fitting) == 1:  # only one choice has this form: its own message is the precise one
-        return _convert(fitting[0], value, where, key)
+        return _convert(fitting[0], value, place)
     for choice in choices:
         try:
-            return _convert(choice, value, where, key)
+            return _convert(choice, value, place)
         except HCLError:
             continue
     expected = " or ".join(map(describe, choices))
-    raise HCLError(f"{where}: {key} is {_show(value)}; expected {expected}.")
+    raise HCLError(f"{place.where}: {place} is {_show(value)}; expected {expected}.")
+
+
+def _chosen(kinds: Mapping[str | None, Any], value: Mapping[str, Any], place: Place) -> Any:
+    """Which of several dataclasses a mapping means, by its ``kind``."""
+    named = ", ".join(str(name) for name in kinds)
+    if "kind" not in value:
+        raise HCLError(f"{place.where}: {place.at('kind')} is missing; expected one of {named}.")
+    kind = value["kind"]
+    if not isinstance(kind, str) or kind not in kinds:
+        hint = did_you_mean(str(kind), [str(name) for name in kinds])
+        raise HCLError(
+            f"{place.where}: {place.at('kind')} is {_show(kind)}{hint}; expected one of {named}."
+        )
+    return kinds[kind]
+
+
+class Layered:
+    """Mappings laid one over the other, with the key under which each value was written.
+
+    A mapping is merged with the one below it, key by key; one that names another ``kind`` stands
+    in its place, as does anything that is no mapping.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+
+    def lay(
+        self,
+        values: Any,
+        key: str,
+        where: str | Path,
+        leave_out: Sequence[str] = (),
+        origins: Mapping[str, str] | None = None,
+    ) -> None:
+        """Lay what stands in the file ``where`` under ``key`` over what is there.
+
+        Args:
+            values: the mapping.
+            key: its key in the file or, with ``origins``, in the layers that it was taken from.
+            where: the file.
+            leave_out: keys that are not taken over.
+            origins: of those layers.
+        """
+        if not isinstance(values, Mapping):
+            written = (origins or {}).get(key, key)
+            raise HCLError(f"{where}: {written} is {_show(values)}; expected a section.")
+        kept = {name: value for name, value in values.items() if name not in leave_out}
+        self.values = self._merged(self.values, kept, "", key, origins or {})
+
+    def _merged(
+        self,
+        below: Any,
+        above: Mapping[str, Any],
+        path: str,
+        key: str,
+        origins: Mapping[str, str],
+    ) -> dict[str, Any]:
+        keeps = isinstance(below, Mapping) and above.get("kind", below.get("kind")) == below.get(
+            "kind"
+        )
+        merged: dict[str, Any] = dict(below) if keeps else {}
+        for name, value in above.items():
+            inner, written = _join(path, name), _join(key, name)
+            self.origins[inner] = origins.get(written, written)
+            if isinstance(value, Mapping):
+                merged[name] = self._merged(merged.get(name), value, inner, written, origins)
+            else:
+                merged[name] = value
+        return merged
+
+    def build(self, cls: type[T], where: str | Path) -> T:
+        """An instance of ``cls`` from all layers."""
+        return build(cls, self.values, where, "", self.origins)
 
 
 def describe(kind: Any) -> str:

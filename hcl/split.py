@@ -6,12 +6,16 @@ same number of classes K (domain-incremental learning, Section 2 of the paper).
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hcl.errors import HCLError
+from hcl.files import canonical_json
 from hcl.records.embeddings import TEST, TRAIN, Embeddings
 from hcl.records.tasks import Benchmark, IntArray, Part, Segment, Source, Task
 
@@ -116,7 +120,27 @@ def make_benchmark(
         Source(dataset, str(embeddings[dataset].attributes["content_sha256"]))
         for dataset in settings.datasets
     )
-    return Benchmark(name, tasks, stream, sources)
+    return Benchmark(name, tasks, stream, sources, as_json(settings))
+
+
+def as_json(settings: StreamSettings) -> dict[str, Any]:
+    """What was asked for, as a tasks file keeps it: the same for equal streams."""
+    values: dict[str, Any] = json.loads(canonical_json(dataclasses.asdict(settings)))
+    return values
+
+
+def first_difference(benchmark: Benchmark, asked: StreamSettings) -> str | None:
+    """Where the stream that a benchmark was made for differs from what is asked for, in words.
+
+    ``None`` where it differs nowhere, or is not known.
+    """
+    if benchmark.settings is None:
+        return None
+    for key, wanted in as_json(asked).items():
+        found = benchmark.settings.get(key)
+        if found != wanted:
+            return f"its {key} is {json.dumps(found)}, asked for is {json.dumps(wanted)}"
+    return None
 
 
 def _declared_tasks(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from stages.grid import check_params
 from stages.options import PATH, Command, params
 
 
@@ -32,11 +31,10 @@ def command(params: Path, dataset: str, out: Path, data: Path | None, downloads:
     """Bring a data set into one raw file, from its official source or from your own files."""
     from hcl.fetch.datasets import DatasetSettings, fetch
     from hcl.files import check_file_to_write
-    from hcl.settings import build, load_yaml, section
+    from stages.resolve import Resolved  # nothing here depends on it: it only says what is wrong
 
-    values = load_yaml(params)
-    check_params(values, params)
-    key = f"datasets.{dataset}"
-    settings = build(DatasetSettings, section(values, key, params), params, key)
+    parameters = Resolved(params)
+    parameters.check()  # hours before the stage that would notice
+    settings = parameters.build(DatasetSettings, f"datasets.{dataset}")
     check_file_to_write(out, "--out")
     fetch(dataset, settings, out, data=data, downloads=downloads)

@@ -8,7 +8,7 @@ import click
 
 from hcl.settings import build, load_yaml, section
 from stages import options
-from stages.grid import check_grid
+from stages.parameters import Parameters
 
 
 @click.command(cls=options.Command)
@@ -39,7 +39,7 @@ def command(
     values = load_yaml(params)
     grid = build(Grid, section(values, "grid", params), params, "grid")
     if "methods" in values:  # in a file of the pipeline's; else the results' names are enough
-        check_grid(values, params)
+        Parameters(params).grid()
     results = read_results(metrics, scores, grid)
     headline = write_report(
         out,

@@ -2,58 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from hcl.errors import HCLError
-from hcl.settings import build, did_you_mean, load_yaml, section
+from hcl.files import check_file_to_write
+from hcl.settings import build
+from hcl.split import StreamSettings, make_benchmark
 from stages import options
-from stages.grid import check_params
+from stages.reading import read_settings
+from stages.resolve import Resolved
 
 
 @click.command(cls=options.Command)
 @options.params
-@click.option("--benchmark", required=True, help="Name of the benchmark, a key of `benchmarks`.")
+@click.option("--benchmark", help="Name of the benchmark, a key of `benchmarks`.")
+@click.option(
+    "--settings",
+    type=options.PATH,
+    help="File that `hcl settings` wrote for the stream, in place of the benchmark's name.",
+)
 @click.option(
     "--embeddings", type=options.PATH, required=True, help="Folder with the embedding files."
 )
 @click.option("--out", type=options.PATH, required=True, help="Tasks file to write (HDF5).")
-def command(params: Path, benchmark: str, embeddings: Path, out: Path) -> None:
+def command(
+    params: Path, benchmark: str | None, settings: Path | None, embeddings: Path, out: Path
+) -> None:
     """Turn the labels of embeddings into tasks.
 
     Writes index arrays over the embedding files, with labels 0…K−1 within a task, a validation
     part, and the order in which the tasks are shown.
     """
-    from hcl.files import check_file_to_write
     from hcl.records.embeddings import read
     from hcl.records.tasks import write_benchmark
-    from hcl.split import StreamSettings, make_benchmark
 
     check_file_to_write(out, "--out")
-    values = load_yaml(params)
-    check_params(values, params)
-    key = f"benchmarks.{benchmark}.stream"
-    settings = build(StreamSettings, section(values, key, params), params, key)
-    declared = values.get("datasets")
-    for dataset in settings.datasets:
-        if isinstance(declared, Mapping) and dataset not in declared:
-            hint = did_you_mean(dataset, list(map(str, declared)))
-            raise HCLError(
-                f"{params}: {key}.tasks names the data set {dataset!r}, which is not among the "
-                f"datasets of the file{hint}: {', '.join(map(str, declared))}."
-            )
+    name, stream, where = _asked(params, benchmark, settings)
+    for dataset in stream.datasets:
         if not (embeddings / f"{dataset}.h5").exists():
             raise HCLError(
-                f"{embeddings / dataset}.h5: no such embedding file, and {benchmark} needs it. See "
+                f"{embeddings / dataset}.h5: no such embedding file, and {name} needs it. See "
                 f"that {dataset!r} is in grid.datasets of {params}; then `dvc repro "
                 f"extract@{dataset}`."
             )
-    sources = {dataset: read(embeddings / f"{dataset}.h5") for dataset in settings.datasets}
-    made = make_benchmark(benchmark, settings, sources, f"{params}: {key}")
+    sources = {dataset: read(embeddings / f"{dataset}.h5") for dataset in stream.datasets}
+    made = make_benchmark(name, stream, sources, where)
     write_benchmark(out, made)
     order = " ".join(str(segment.task + 1) for segment in made.stream)
     click.echo(
         f"{out}: {len(made.tasks)} tasks of {made.num_classes} classes, shown in the order {order}"
     )
+
+
+def _asked(
+    params: Path, benchmark: str | None, settings: Path | None
+) -> tuple[str, StreamSettings, str]:
+    """The benchmark's name, its stream, and where that is written."""
+    if settings is not None:
+        values = read_settings(settings)
+        if not {"benchmark", "stream"} <= values.keys():
+            raise HCLError(f"{settings}: not the settings of a stream.")
+        stream = build(StreamSettings, values["stream"], settings, "stream")
+        return values["benchmark"], stream, f"{params}: benchmarks.{values['benchmark']}.stream"
+    if benchmark is None:
+        raise click.UsageError("Name the stream with --benchmark, or with --settings.")
+    parameters = Resolved(params)
+    parameters.check()
+    return benchmark, parameters.stream(benchmark), f"{params}: benchmarks.{benchmark}.stream"

@@ -6,18 +6,24 @@ from pathlib import Path
 
 import click
 
-from hcl.settings import load_yaml
+from hcl.files import check_folder_to_write
 from stages import options
-from stages.grid import check_params
 from stages.inputs import input_options, read_inputs
-from stages.reading import read_seeds
+from stages.reading import read_run_asked, run_options
 
 
 @click.command(cls=options.Command, short_help="Learn the tasks of a benchmark with one method.")
+@run_options
 @input_options
 @click.option("--out", type=options.PATH, required=True, help="Folder to write, one run a seed.")
 def command(
-    params: Path, benchmark: str, method: str, tasks: Path, embeddings: Path, out: Path
+    params: Path,
+    benchmark: str | None,
+    method: str | None,
+    settings: Path | None,
+    tasks: Path,
+    embeddings: Path,
+    out: Path,
 ) -> None:
     """Learn the tasks of a benchmark one after another with one method.
 
@@ -25,17 +31,12 @@ def command(
     segment of the stream. What is finished or was stopped is kept in `.hcl/runs` and not trained
     again.
     """
-    from hcl.files import check_folder_to_write
-    from hcl.records.runs import read_run
-    from hcl.train.loop import RUN_FILES, train
-    from hcl.train.store import STORE, finished_runs
+    asked = read_run_asked(params, benchmark, method, settings)
+
+    from hcl.train.jobs import RUN_FILES, train
+    from hcl.train.store import STORE
 
     check_folder_to_write(out, "--out", RUN_FILES)
-    values = load_yaml(params)
-    check_params(values, params)
-    seeds = read_seeds(values, params)
-    before = finished_runs()
-    train(*read_inputs(params, benchmark, method, tasks, embeddings), seeds, out)
-    found = sum(read_run(out / f"seed-{seed}.h5").fingerprint in before for seed in seeds)
-    runs = "1 run" if len(seeds) == 1 else f"{len(seeds)} runs"
+    found = train(*read_inputs(asked, tasks, embeddings), asked.seeds, out)
+    runs = "1 run" if len(asked.seeds) == 1 else f"{len(asked.seeds)} runs"
     click.echo(f"{out}: {runs}" + (f", {found} from {STORE}" if found else ""))

@@ -7,13 +7,18 @@ from pathlib import Path
 import click
 import yaml
 
-from hcl.settings import build, load_yaml, section
+from hcl.files import check_file_to_write
+from hcl.tune.settings import TuneSettings
 from stages import options
-from stages.grid import check_params
 from stages.inputs import input_options, read_inputs
+from stages.reading import RunAsked
+from stages.resolve import Resolved
 
 
 @click.command(cls=options.Command)
+@options.params
+@click.option("--benchmark", required=True, help="Name of the benchmark, a key of `benchmarks`.")
+@click.option("--method", required=True, help="Name of the method, a key of `methods`.")
 @input_options
 @click.option("--out", type=options.PATH, required=True, help="File to write, a row a trial (CSV).")
 def command(
@@ -27,19 +32,19 @@ def command(
     parameter file. Test samples are not looked at. What is finished or was stopped is kept in
     `.hcl/runs` and not trained again.
     """
-    from hcl.files import check_file_to_write
-    from hcl.tune import TuneSettings, tune, write_tuning
-
     check_file_to_write(out, "--out")
-    values = load_yaml(params)
-    check_params(values, params)
-    if "tune" in values:
-        settings = build(TuneSettings, section(values, "tune", params), params, "tune")
-    else:
-        settings = TuneSettings()
-    found = tune(*read_inputs(params, benchmark, method, tasks, embeddings), settings)
+    parameters = Resolved(params)
+    parameters.check()
+    settings = TuneSettings()
+    if "tune" in parameters.values:
+        settings = parameters.build(TuneSettings, "tune")
+    asked = RunAsked(benchmark, method, (), parameters.run(benchmark, method), parameters)
+
+    from hcl.tune.search import tune, write_tuning
+
+    found = tune(*read_inputs(asked, tasks, embeddings), settings)
     write_tuning(out, found)
-    changes = {"methods": {method: {"benchmarks": {benchmark: found.chosen}}}}
+    changes = {"benchmarks": {benchmark: {"tuned": {method: found.chosen}}}}
     entry = yaml.safe_dump(changes, default_flow_style=True, sort_keys=False, width=10_000).strip()
     reached = getattr(found.best, settings.metric)
     trials = "1 trial" if len(found.trials) == 1 else f"{len(found.trials)} trials"

@@ -1,12 +1,22 @@
-"""What the training loop and a learner say to each other: batches, answers, evidence."""
+"""What the training loop and a learner say to each other: batches, answers, evidence.
+
+A learner's tasks are numbered in the order in which it added them. A learner is handed a ``Batch``;
+only one that is told its tasks gets a ``TaskBatch``.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from hcl.learn.settings import TrainingSettings
+from hcl.model.settings import FlowSettings
 
 
 class Batch(NamedTuple):
@@ -43,12 +53,21 @@ class Prediction(NamedTuple):
     pair_class: NDArray[np.int16]
 
 
-class Evidence(NamedTuple):
-    """What a task-agnostic learner went by on one batch, for the trace."""
+class Watched(NamedTuple):
+    """One statistic of a batch, and the bounds that the verdict used; NaN where there are none."""
 
-    statistics: NDArray[np.float64]  # (3,) S1, S2, S3 of the batch for the task before the verdict
-    mean: NDArray[np.float64]
-    std: NDArray[np.float64]
+    value: float
+    low: float
+    high: float
+
+
+class Evidence(NamedTuple):
+    """What a task-agnostic learner went by on one batch, for the trace.
+
+    ``statistics`` has a name for each, the same ones in every batch; the first is the one to show.
+    """
+
+    statistics: dict[str, Watched]
     verdict: int
 
 
@@ -57,3 +76,76 @@ class Observation(NamedTuple):
 
     loss: Tensor | None = None
     evidence: Evidence | None = None
+
+
+class Learner(Protocol):
+    """What the training loop asks of a method."""
+
+    task: int  # the current one, −1 before the first
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that the learner knows."""
+
+    def observe(self, batch: Batch | TaskBatch) -> Observation:
+        """Learn from one batch."""
+
+    def predict(self, x: Tensor) -> Prediction:
+        """Classify samples, without being told their task."""
+
+    def state(self) -> dict[str, Any]:
+        """All that a checkpoint must hold to continue as if never stopped."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+
+
+class Archive(Protocol):
+    """All tasks' training samples, for MTL, which may look at them again."""
+
+    def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
+        """``count`` samples of each task."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a learner is built from: ``build(method, start)`` in the module of its kind.
+
+    Attributes:
+        shape: of one sample.
+        num_classes: K.
+        first: up to so many training samples of the first task, for what is fitted on it alone.
+        flow: the flow's size.
+        training: how the benchmark is trained.
+        seed: of the run.
+        device: where samples come.
+        archive: all tasks' training samples.
+    """
+
+    shape: tuple[int, ...]
+    num_classes: int
+    first: Callable[[int], Tensor]
+    flow: FlowSettings
+    training: TrainingSettings
+    seed: int
+    device: torch.device
+    archive: Archive
+
+    def generator(self, purpose: Literal["weights", "draws"]) -> torch.Generator:
+        """One of its own for each purpose: methods of one seed start from the same weights."""
+        number = {"weights": 2, "draws": 3}[purpose]
+        state = np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0]
+        return torch.Generator(self.device).manual_seed(int(state >> np.uint64(1)))
+
+    def rates(self, learning_rate: float | None, weight_decay: float | None) -> dict[str, float]:
+        """Adam's two numbers: a method's own, or the benchmark's."""
+        training = self.training
+        return {
+            "learning_rate": training.learning_rate if learning_rate is None else learning_rate,
+            "weight_decay": training.weight_decay if weight_decay is None else weight_decay,
+        }
+
+
+def as_int16(*values: Tensor) -> Prediction:
+    """Answers as a run file holds them: class, task, and class of the likeliest pair."""
+    return Prediction(*(value.cpu().numpy().astype(np.int16) for value in values))

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from hcl.errors import HCLError
-from hcl.model.flows import Flow, FlowSettings, build_flow
+from hcl.model.flows import Flow, build_flow
 from hcl.model.latent import LatentMixture
+from hcl.model.settings import FlowSettings
 
 
 class Statistics(NamedTuple):
@@ -104,6 +105,12 @@ class HybridModel(nn.Module):
     def snapshot(self) -> HybridModel:
         """f_θ^(k): a frozen copy of the model as it is now."""
         return copy.deepcopy(self).requires_grad_(False).eval()
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Weights, and the means of as many tasks as ``state`` has."""
+        means = state["latent.means"]
+        self.latent.means = torch.empty_like(means, device=self.latent.means.device)
+        self.load_state_dict(state)
 
     @torch.no_grad()
     def copy_from(self, model: HybridModel) -> None:

@@ -8,15 +8,17 @@ The tasks file (HDF5, ``hcl-tasks/1``) holds, for task i, the group ``task-i`` w
 ``dataset`` and ``classes`` and, for each of ``train``, ``validation`` and ``test``, the rows of the
 embedding file and their labels within the task; ``stream`` lists (task, epochs). Its attribute
 ``sources`` names each embedding file by the digest of its content, so that rows are never read
-from a file other than the one that they were made for.
+from a file other than the one that they were made for; ``settings`` says what was asked for.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -74,6 +76,7 @@ class Benchmark:
     tasks: tuple[Task, ...]
     stream: tuple[Segment, ...]
     sources: tuple[Source, ...]
+    settings: Mapping[str, Any] | None = None  # of the stream that was asked for
 
     @property
     def num_classes(self) -> int:
@@ -99,28 +102,6 @@ class Benchmark:
         )
 
 
-def first_difference(found: Benchmark, asked: Benchmark) -> str | None:
-    """Where a benchmark first differs from what is asked for, in words; ``None`` if nowhere."""
-    order, other = ([s.task + 1 for s in b.stream] for b in (found, asked))
-    if order != other:
-        return f"its order is {order}, asked for is {other}"
-    epochs, others = ([s.epochs for s in b.stream] for b in (found, asked))
-    if epochs != others:
-        return f"its epochs are {epochs}, asked for are {others}"
-    for number, (a, b) in enumerate(zip(found.tasks, asked.tasks, strict=True), start=1):
-        if (a.dataset, a.classes) != (b.dataset, b.classes):
-            mine, yours = (f"{list(task.classes)} of {task.dataset}" for task in (a, b))
-            return f"its task {number} has the classes {mine}, asked for are {yours}"
-        for name in PARTS:
-            here, there = getattr(a, name), getattr(b, name)
-            if len(here.y) != len(there.y):
-                counts = f"{len(here.y)} {name} samples, asked for are {len(there.y)}"
-                return f"its task {number} has {counts}"
-            if not (np.array_equal(here.rows, there.rows) and np.array_equal(here.y, there.y)):
-                return f"its task {number} has other {name} samples"
-    return None if found.sources == asked.sources else "it was made from other embeddings"
-
-
 def write_benchmark(path: str | Path, benchmark: Benchmark) -> None:
     """Write the tasks file, whole or not at all."""
     with replacing(path) as partial, h5py.File(partial, "w") as file:
@@ -129,6 +110,8 @@ def write_benchmark(path: str | Path, benchmark: Benchmark) -> None:
         file.attrs["sources"] = canonical_json(
             [[s.dataset, s.content_sha256] for s in benchmark.sources]
         )
+        if benchmark.settings is not None:
+            file.attrs["settings"] = canonical_json(benchmark.settings)
         file["stream"] = np.array([[s.task, s.epochs] for s in benchmark.stream], np.int64)
         for index, task in enumerate(benchmark.tasks):
             group = file.create_group(f"task-{index}")
@@ -162,6 +145,7 @@ def read_benchmark(path: str | Path) -> Benchmark:
                 for group in groups
             )
             sources = tuple(Source(*pair) for pair in json.loads(file.attrs["sources"]))
-            return Benchmark(str(file.attrs["benchmark"]), tasks, stream, sources)
+            settings = json.loads(file.attrs.get("settings", "null"))
+            return Benchmark(str(file.attrs["benchmark"]), tasks, stream, sources, settings)
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise HCLError(f"{path}: not a whole tasks file ({error}); {again}.") from error

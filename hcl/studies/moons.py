@@ -109,8 +109,8 @@ def _study(settings: MoonsSettings) -> MoonsStudy:
 
     label = torch.zeros(REPLAY_POINTS, dtype=torch.long)
     extra: dict[str, Callable[[HybridModel], Tensor]] = {
-        "gr": lambda m: replay_loss(m, replay, label, 0),
-        "fr": lambda m: settings.alpha * functional_loss(m.flow, replay, kept),
+        "gr": lambda m: replay_loss(m.statistics(replay, label, 0).log_px),
+        "fr": lambda m: settings.alpha * functional_loss(m.flow(replay)[0], kept),
     }
     trained = {}
     for name, loss in extra.items():
@@ -152,7 +152,7 @@ def _train(
     label = torch.zeros(settings.batch_size, dtype=torch.long)
     for _ in range(settings.steps):
         batch = x[torch.randint(len(x), (settings.batch_size,), generator=draw)]
-        loss = likelihood_loss(model, batch, label, task) + extra(model)
+        loss = likelihood_loss(model.statistics(batch, label, task).log_px) + extra(model)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -94,6 +94,7 @@ def toy_losses(settings: ToySettings) -> ToyLosses:
         for value in theta:
             flow = Scale(float(value))
             model = HybridModel(flow, latent)
-            replay.append(float(replay_loss(model, x, label, 0)) - 0.5 * math.log(2 * math.pi))
-            functional.append(float(functional_loss(flow, x, z)))
+            log_px = model.statistics(x, label, 0).log_px
+            replay.append(float(replay_loss(log_px)) - 0.5 * math.log(2 * math.pi))
+            functional.append(float(functional_loss(flow(x)[0], z)))
     return ToyLosses(settings.gamma, theta, np.array(replay), np.array(functional))

@@ -76,11 +76,6 @@ def _file_of(module: str, package: Path) -> Path:
     raise ModuleNotFoundError(f"{module}: there is no such module in {package}")
 
 
-def finished_runs(kept: Path = STORE) -> set[str]:
-    """The fingerprints of the runs that are finished."""
-    return {run.parent.name for run in kept.glob(f"*/{RUN}")}
-
-
 class Entry:
     """The place of one run in the store."""
 

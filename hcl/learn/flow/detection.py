@@ -32,14 +32,14 @@ uses least of, because it is the most typical.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
 Statistic = Literal["log_px", "log_pz", "log_det"]
-STATISTICS: tuple[Statistic, ...] = ("log_px", "log_pz", "log_det")  # S1, S2, S3
+STATISTICS: tuple[Statistic, ...] = get_args(Statistic)  # S1, S2, S3
 
 FloatArray = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ class DetectionSettings:
         window: l, batches that a window holds.
         threshold: λ, half the width of the typical set in standard deviations.
         minimum: batches that a window must hold before it is used.
-        trim: samples left out of S at either end, the least and the most likely of a batch, past
+        trim: samples left out of S at either end, the least and the most likely of a batch, beyond
             the paper: one strange sample can outweigh all others in a sum. It must be less than
             half a batch; a shorter batch that would have none left is summed whole.
     """
@@ -157,6 +157,13 @@ class Detector:
         mean, variance = window.moments()
         std = np.sqrt(size * variance) * self._widening[window.held]
         return TypicalSet(size * mean, std)
+
+    def bounds(self, task: int, size: int) -> tuple[FloatArray, FloatArray]:
+        """μ_S ∓ λ σ_S of each statistic for a batch of ``size``; NaN for one not in use."""
+        mean, std = self.typical_set(task, size)
+        half = np.full(len(STATISTICS), np.nan)
+        half[self._used] = self.settings.threshold * std[self._used]
+        return mean - half, mean + half
 
     def has_left(self, task: int, sums: FloatArray, size: int) -> bool:
         """Whether any statistic in use is outside: |S(B, t) − μ_S^t| > λ σ_S^t.

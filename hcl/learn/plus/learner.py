@@ -1,6 +1,6 @@
 """HCL+: measured moments in place of a flow's, and a sequential test for changes of task.
 
-Past the paper, each with a parameter:
+Beyond the paper, each with a parameter:
 
 * **Measured moments.** The paper draws μ_{y,t} at random and bends the flow until each class lies
   there, in a Gaussian of unit covariance. Here the mean of each (class, task) pair and one
@@ -17,66 +17,53 @@ Past the paper, each with a parameter:
 Kept: G of φ(z), (D + M)² numbers, whatever the number of tasks; R; one sum of D + M numbers for
 each pair; and, where the flow learns, the flow and one snapshot. Of samples, at most the last 256,
 until their sum is taken, and the batches that wait for the test's verdict: usually none, at most
-``test.window``.
+``detection.window``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import dataclasses
+from math import nan
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hcl.learn.adam import Adam
-from hcl.learn.contract import Batch, Evidence, Observation, Prediction, TaskBatch
+from hcl.learn.contract import (
+    Batch,
+    Evidence,
+    Observation,
+    Prediction,
+    Start,
+    TaskBatch,
+    Watched,
+    as_int16,
+)
+from hcl.learn.fitting import FITTING_SAMPLES, fitted_model
 from hcl.learn.moments import Inverse, LinearScores, Moments
-from hcl.learn.sequential import CumulativeSum, SequentialSettings
+from hcl.learn.plus.sequential import CumulativeSum
+from hcl.learn.plus.settings import GaussianRule, LearnsAll, PlusMethod
 from hcl.model.flows import Flow
 from hcl.model.hybrid import HybridModel, check_finite
-from hcl.model.losses import latent_distance
+from hcl.model.losses import functional_loss
+from hcl.model.settings import FlowSettings
 from hcl.records.runs import NEW, RECURRING, SAME
 
+IDENTITY = FlowSettings(couplings=1, hidden_layers=1, hidden=1)  # the smallest is quickest
 
-@dataclass(frozen=True)
-class PlusSettings:
-    """The parts of HCL+.
 
-    Attributes:
-        flow: when the flow learns: with ``all`` tasks, in the ``first`` alone, or ``never`` (then
-            it stays the identity).
-        power: p of Tukey's transform sign(x)·|x|^p of the embeddings, before anything else; pooled
-            activations are skewed, a root makes them more alike to a Gaussian. 1 leaves it out.
-        projections: M, random features of the lift; 0 leaves it out.
-        rule: ``gaussian`` is Bayes' rule with N(φ; m_c, Σ); ``ridge`` regresses the classes'
-            indicators on φ(z), from the same sums.
-        shrinkage: ε of Σ, relative to the mean variance.
-        ridge: ρ of ``rule: ridge``, relative to the mean of G's diagonal.
-        replay: samples of the snapshot in each step, for all old tasks together.
-        test: the sequential test of ``tasks: detected``.
-    """
-
-    flow: Literal["all", "first", "never"] = "never"
-    power: float = 0.5
-    projections: int = 4000
-    rule: Literal["gaussian", "ridge"] = "ridge"
-    shrinkage: float = 1e-2
-    ridge: float = 1e-2
-    replay: int = 32
-    test: SequentialSettings = field(default_factory=SequentialSettings)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.power <= 1:
-            raise ValueError(f"power: is {self.power}; expected above 0, up to 1.")
-        if self.projections < 0:
-            raise ValueError(f"projections: is {self.projections}; expected 0 or more.")
-        if not 0 < self.shrinkage <= 1:
-            raise ValueError(f"shrinkage: is {self.shrinkage}; expected above 0, up to 1.")
-        if not self.ridge > 0:
-            raise ValueError(f"ridge: is {self.ridge}; expected a number above 0.")
-        if self.replay < 1:
-            raise ValueError(f"replay: is {self.replay}; expected 1 or more.")
+def build(method: PlusMethod, start: Start) -> PlusLearner:
+    """The learner of a method, with its inputs' scaling fitted on the first task."""
+    flow = IDENTITY
+    if method.flow is not None:  # it begins as the identity, too: moments are of embeddings
+        flow = dataclasses.replace(start.flow, spread=0.0)
+    first = tukey(start.first(FITTING_SAMPLES), method.power)
+    model = fitted_model(dataclasses.replace(start, flow=flow), first)
+    rates = start.rates(None, None)
+    if method.flow is not None:
+        rates = start.rates(method.flow.learning_rate, method.flow.weight_decay)
+    return PlusLearner(model, method, generator=start.generator("draws"), **rates)
 
 
 def tukey(x: Tensor, power: float) -> Tensor:
@@ -90,8 +77,6 @@ class PlusLearner:
     Args:
         model: its flow is used; its latent mixture stays without tasks.
         settings: the parts.
-        alpha: α, the weight of L_FR.
-        detects: whether the learner finds its tasks itself.
         learning_rate: of Adam.
         weight_decay: of Adam (L2).
         generator: for the lift and replay.
@@ -100,10 +85,8 @@ class PlusLearner:
     def __init__(
         self,
         model: HybridModel,
-        settings: PlusSettings,
+        settings: PlusMethod,
         *,
-        alpha: float,
-        detects: bool,
         learning_rate: float,
         weight_decay: float,
         generator: torch.Generator,
@@ -111,7 +94,6 @@ class PlusLearner:
         self.model = model
         self.flow = model.flow
         self.settings = settings
-        self.alpha = alpha
         self.generator = generator
         self.num_classes = model.latent.num_classes
         self.task = -1
@@ -123,7 +105,7 @@ class PlusLearner:
         self.moments = Moments(size + settings.projections, device)
         self.optimiser = Adam(self.flow.parameters(), learning_rate, weight_decay)
         self.snapshot: HybridModel | None = None
-        self.test = CumulativeSum(settings.test) if detects else None
+        self.test = None if settings.detection is None else CumulativeSum(settings.detection)
         self.pending: list[tuple[Tensor, Tensor, float]] = []  # batches that wait for a verdict
         self._rule: LinearScores | None = None  # solved when asked for
         self._replay_factor: Tensor | None = None
@@ -164,7 +146,7 @@ class PlusLearner:
         verdict = SAME
         if self.test.alarm:
             verdict = self._settle_change()
-        if len(self.pending) >= self.settings.test.window:
+        if len(self.pending) >= self.test.settings.window:
             self.test.evidence = 0.0  # so long a suspicion is no change: it has to end
         loss = None
         if verdict != SAME or self.test.evidence == 0:
@@ -173,10 +155,12 @@ class PlusLearner:
                     self.test.accept(waiting_statistic)
                 loss = self._learn(waiting_x, waiting_y)
             self.pending.clear()
-        row = np.array([statistic, evidence, np.nan])
-        return Observation(
-            loss, Evidence(row, np.array([mean, 0, np.nan]), np.array([std, 0, np.nan]), verdict)
-        )
+        settings = self.test.settings
+        seen = {
+            "mean_shift": Watched(statistic, nan, mean + settings.threshold * std),
+            "evidence": Watched(evidence, nan, settings.limit),
+        }
+        return Observation(loss, Evidence(seen, verdict))
 
     def _settle_change(self) -> int:
         """The batches that wait are of another task: an earlier one that fits, or a new one."""
@@ -188,7 +172,7 @@ class PlusLearner:
             if task != self.task
         }
         best = min(excess, key=excess.__getitem__, default=-1)
-        back = best >= 0 and excess[best] <= self.settings.test.threshold
+        back = best >= 0 and excess[best] <= self.test.settings.threshold
         self._change_to(best if back else self.num_tasks)
         self.test.reset()
         return RECURRING if back else NEW
@@ -210,7 +194,8 @@ class PlusLearner:
             return 0.0
         gap = found[both] / seen[both, None] - known[both]
         weight = 1 / (1 / seen[both] + 1 / counts[both])
-        inverse = self._spread.of(self.moments, self.settings.test.shrinkage, self.flow.size)
+        assert self.test is not None
+        inverse = self._spread.of(self.moments, self.test.settings.shrinkage, self.flow.size)
         square = (gap * (gap @ inverse.double())).sum(1)
         return float((weight * square).sum() / both.sum())
 
@@ -218,12 +203,13 @@ class PlusLearner:
         """Go to another task; the snapshot is what was learned so far."""
         if task == self.task:
             return
-        if self.task >= 0 and self.settings.flow == "all":
+        learns = self.settings.flow
+        if self.task >= 0 and isinstance(learns, LearnsAll):
             if self.snapshot is None:
                 self.snapshot = self.model.snapshot()
             else:
                 self.snapshot.copy_from(self.model)
-            covariance = self.moments.covariance(self.settings.shrinkage, self.flow.size)
+            covariance = self.moments.covariance(learns.shrinkage, self.flow.size)
             self._replay_factor = torch.linalg.cholesky(covariance).float()
         if task == self.num_tasks:
             self.num_tasks += 1
@@ -251,8 +237,8 @@ class PlusLearner:
 
     def _flow_learns(self) -> bool:
         """Not before Σ, which stands in its loss, is known from 2 D samples."""
-        settings = self.settings
-        now = settings.flow == "all" or (settings.flow == "first" and self.num_tasks == 1)
+        learns = self.settings.flow
+        now = isinstance(learns, LearnsAll) or (learns is not None and self.num_tasks == 1)
         return now and float(self.moments.counts.sum()) >= 2 * self.flow.size
 
     def _objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -261,10 +247,12 @@ class PlusLearner:
         drawn = self._draw_replay()
         z, log_det = self.flow(x if drawn is None else torch.cat((x, drawn[0])))
         gap = z[:n] - self._means_with(z[:n].detach(), y)
-        inverse = self._metric.of(self.moments, self.settings.shrinkage, self.flow.size)
+        learns = self.settings.flow
+        assert learns is not None
+        inverse = self._metric.of(self.moments, learns.shrinkage, self.flow.size)
         loss = (0.5 * (gap @ inverse * gap).sum(1) - log_det[:n]).mean()
-        if drawn is not None:
-            loss = loss + self.alpha * latent_distance(z[n:], drawn[1])
+        if drawn is not None and isinstance(learns, LearnsAll):
+            loss = loss + learns.alpha * functional_loss(z[n:], drawn[1])
         return loss, z[:n].detach()
 
     def _means_with(self, z: Tensor, y: Tensor) -> Tensor:
@@ -279,11 +267,12 @@ class PlusLearner:
     @torch.no_grad()
     def _draw_replay(self) -> tuple[Tensor, Tensor] | None:
         """Samples of the snapshot, other tasks' classes equally likely, and their latents."""
-        if self.snapshot is None or self.num_tasks < 2:
+        learns = self.settings.flow
+        if self.snapshot is None or self.num_tasks < 2 or not isinstance(learns, LearnsAll):
             return None
         assert self._replay_factor is not None
         device = self.generator.device
-        count = (self.settings.replay,)
+        count = (learns.replay,)
         task = torch.randint(self.num_tasks - 1, count, generator=self.generator, device=device)
         task += (task >= self.task).long()
         y = torch.randint(self.num_classes, count, generator=self.generator, device=device)
@@ -306,10 +295,11 @@ class PlusLearner:
         """
         settings = self.settings
         if self._rule is None:
-            if settings.rule == "gaussian":
-                self._rule = self.moments.gaussian_scores(settings.shrinkage)
+            rule = settings.rule
+            if isinstance(rule, GaussianRule):
+                self._rule = self.moments.gaussian_scores(rule.shrinkage)
             else:
-                self._rule = self.moments.ridge_scores(settings.ridge)
+                self._rule = self.moments.ridge_scores(rule.penalty)
         z, _ = (flow or self.flow)(tukey(x, settings.power))
         return self._rule(self._lifted(z)).unflatten(1, (self.num_tasks, self.num_classes))
 
@@ -319,15 +309,14 @@ class PlusLearner:
         Bayes' rule sums likelihoods over tasks. Scores of a regression are no log-likelihoods to
         be summed: there a class has the score of its best pair.
         """
-        return scores.logsumexp(1) if self.settings.rule == "gaussian" else scores.amax(1)
+        return scores.logsumexp(1) if self.settings.rule.kind == "gaussian" else scores.amax(1)
 
     def predict(self, x: Tensor) -> Prediction:
         """The class, over all tasks, and the best pair of class and task."""
         scores = self.scores(x)
         pair = scores.flatten(1).argmax(1)
         classes = self.class_scores(scores).argmax(1)
-        answers = (classes, pair // self.num_classes, pair % self.num_classes)
-        return Prediction(*(a.cpu().numpy().astype(np.int16) for a in answers))
+        return as_int16(classes, pair // self.num_classes, pair % self.num_classes)
 
     def state(self) -> dict[str, Any]:
         """Flow, snapshot, optimiser, generator, moments and the test."""

@@ -21,39 +21,12 @@ from __future__ import annotations
 
 import copy
 import itertools
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True)
-class VAESettings:
-    """Sizes of the networks. The defaults are the paper's for embeddings.
-
-    For MNIST it takes an encoder 1200-600-300-150, a Bernoulli decoder 500-500 and 32 latents.
-
-    Attributes:
-        encoder: widths of the encoder's hidden layers.
-        decoder: widths of the decoder's hidden layers.
-        latents: dimensions of z.
-        likelihood: of x given z; ``bernoulli`` expects values from 0 to 1.
-    """
-
-    encoder: tuple[int, ...] = (512, 512)
-    decoder: tuple[int, ...] = (512, 512)
-    latents: int = 64
-    likelihood: Literal["gaussian", "bernoulli"] = "gaussian"
-
-    def __post_init__(self) -> None:
-        for name in ("encoder", "decoder"):
-            widths = getattr(self, name)
-            if not widths or min(widths) < 1:
-                raise ValueError(f"{name}: is {list(widths)}; list at least one width above 0.")
-        if self.latents < 1:
-            raise ValueError(f"latents: is {self.latents}; expected 1 or more.")
+from hcl.learn.curl.settings import CurlMethod
 
 
 class Linear(nn.Module):
@@ -93,7 +66,7 @@ class SupervisedCURL(nn.Module):
     prior_log_std: nn.Parameter
 
     def __init__(
-        self, settings: VAESettings, size: int, num_classes: int, generator: torch.Generator
+        self, settings: CurlMethod, size: int, num_classes: int, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.settings = settings

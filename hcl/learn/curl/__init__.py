@@ -1,0 +1,1 @@
+"""Supervised CURL, the paper's baseline with a variational autoencoder."""

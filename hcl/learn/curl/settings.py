@@ -1,0 +1,54 @@
+"""Settings of CURL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from hcl.learn.settings import TrainingSettings, check_count, check_rates
+
+
+@dataclass(frozen=True)
+class CurlMethod:
+    """Supervised CURL with generative replay. The defaults are the paper's for embeddings.
+
+    For MNIST it takes an encoder 1200-600-300-150, a Bernoulli decoder 500-500 and 32 latents.
+
+    Attributes:
+        kind: ``curl``.
+        encoder: widths of the encoder's hidden layers.
+        decoder: widths of the decoder's hidden layers.
+        latents: dimensions of z.
+        likelihood: of x given z; ``bernoulli`` expects values from 0 to 1.
+        weighing: ``samples`` counts each replayed sample as one of the batch, ``terms`` all of them
+            together as much as the batch.
+        learning_rate: instead of the benchmark's.
+        weight_decay: instead of the benchmark's.
+    """
+
+    kind: Literal["curl"] = "curl"
+    encoder: tuple[int, ...] = (512, 512)
+    decoder: tuple[int, ...] = (512, 512)
+    latents: int = 64
+    likelihood: Literal["gaussian", "bernoulli"] = "gaussian"
+    weighing: Literal["samples", "terms"] = "samples"
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+
+    learner: ClassVar[str] = "hcl.learn.curl.learner"
+    takes_images: ClassVar[bool] = False
+    closed_form: ClassVar[bool] = False
+    reads_flow: ClassVar[bool] = False
+    detection: ClassVar[None] = None
+    sees_once: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name in ("encoder", "decoder"):
+            widths = getattr(self, name)
+            if not widths or min(widths) < 1:
+                raise ValueError(f"{name}: is {list(widths)}; list at least one width above 0.")
+        check_count("latents", self.latents)
+        check_rates(self.learning_rate, self.weight_decay)
+
+    def check(self, training: TrainingSettings) -> None:
+        """Nothing in how a benchmark is trained is at odds with it."""

@@ -1,0 +1,255 @@
+"""The flow learner: one step for each batch, and whose batch it is (Sections 4.2 and 4.3).
+
+It holds one model and, for GR and FR, one snapshot, renewed at each change of task.
+
+Paper: silent on the optimiser at a change. Here: its state is kept; see ``docs/learning.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hcl.learn.adam import Adam
+from hcl.learn.contract import (
+    Batch,
+    Evidence,
+    Observation,
+    Prediction,
+    Start,
+    TaskBatch,
+    Watched,
+    as_int16,
+)
+from hcl.learn.fitting import FITTING_SAMPLES, fitted_model
+from hcl.learn.flow.detection import STATISTICS, DetectionSettings, Detector
+from hcl.learn.flow.memory import Memory, Passed, build_memory
+from hcl.learn.flow.settings import FlowMethod
+from hcl.model.hybrid import HybridModel, Statistics, check_finite
+from hcl.records.runs import NEW, RECURRING, SAME
+
+
+def build(method: FlowMethod, start: Start) -> FlowLearner:
+    """The learner of a method, with its inputs' scaling fitted on the first task."""
+    model = fitted_model(start, start.first(FITTING_SAMPLES))
+    draws = start.generator("draws")
+    batch_size = start.training.batch_size
+    memory = build_memory(method.memory, model, batch_size, draws, start.archive)
+    return FlowLearner(
+        model,
+        memory,
+        detection=method.detection,
+        batch_size=batch_size,
+        generator=draws,
+        learning_rate_decay=method.learning_rate_decay,
+        **start.rates(method.learning_rate, method.weight_decay),
+    )
+
+
+def falling_rate(learning_rate: float, step: int, decay: float) -> float:
+    """η_n = η / √(1 + d n): the rate n steps into a task, from η down, anew for each task.
+
+    No number of steps is needed in advance, which a learner that is told nothing does not know.
+    """
+    return learning_rate / math.sqrt(1 + decay * step)
+
+
+class FlowLearner:
+    """The hybrid model with a memory, told its tasks or detecting them.
+
+    Args:
+        model: without tasks yet.
+        memory: what stands for old tasks.
+        detection: how changes of task are noticed; ``None`` where the learner is told its tasks.
+        batch_size: for which the trace's statistics are given.
+        learning_rate: of Adam.
+        weight_decay: of Adam (L2).
+        generator: for the means of new tasks.
+        learning_rate_decay: d of ``falling_rate``.
+    """
+
+    def __init__(
+        self,
+        model: HybridModel,
+        memory: Memory,
+        *,
+        detection: DetectionSettings | None,
+        batch_size: int,
+        learning_rate: float,
+        weight_decay: float,
+        generator: torch.Generator,
+        learning_rate_decay: float = 0.0,
+    ) -> None:
+        self.model = model
+        self.memory = memory
+        self.batch_size = batch_size
+        self.generator = generator
+        self.task = -1  # the current task
+        self.given: list[int] = []  # given[t]: the number under which task t was given
+        self.detector = None if detection is None else Detector(detection)
+        self.learning_rate = learning_rate
+        self.learning_rate_decay = learning_rate_decay
+        self.steps = 0  # since the current task was begun, or came back
+        self.optimiser = Adam(model.parameters(), learning_rate, weight_decay)
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that the learner knows."""
+        return self.model.latent.num_tasks
+
+    def observe(self, batch: Batch | TaskBatch, watch: bool = True) -> Observation:
+        """One step of Adam on the batch and what stands for old tasks; first, whose batch it is.
+
+        Without ``watch``, a learner that detects its tasks takes the batch for its current one.
+        """
+        x, y = batch.x, batch.y
+        if isinstance(batch, TaskBatch):
+            self._go_to(batch.task)
+        elif self.detector is None:
+            raise TypeError("a learner that is told its tasks needs a TaskBatch")
+        elif self.task < 0:
+            self._change_to(None)
+        loss, statistics, z = self.objective(x, y)
+        evidence = None
+        if self.detector is not None:
+            if watch:
+                evidence = self._judge(y, statistics, z)
+            if evidence is not None and evidence.verdict != SAME:
+                loss, statistics, _ = self.objective(x, y)
+            self.detector.record(self.task, self._sums(statistics), len(x))
+        self.memory.learned(self.task, x, y, z)
+        if loss.device.type == "cpu":  # on a GPU, looking at it would stop the queue: the loop does
+            check_finite(loss, self.model, x)
+        self._step(loss)
+        return Observation(loss.detach(), evidence)
+
+    def objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Statistics, Tensor]:
+        """The method's loss; S1, S2, S3 of the batch for the current task; and its latents.
+
+        Batch and replay pass the flow together: one product a layer instead of two.
+        """
+        n = len(x)
+        latent = self.model.latent
+        replay = self.memory.draw()
+        z, log_det = self.model.flow(x if replay is None else torch.cat((x, replay.x)))
+        log_pz = latent.log_prob(z[:n], y, self.task)
+        statistics = Statistics(log_pz + log_det[:n], log_pz, log_det[:n])
+        passed = None
+        if replay is not None:
+            passed = Passed(latent.log_prob(z[n:], replay.y, replay.t) + log_det[n:], z[n:])
+        loss = self.memory.loss(statistics.log_px, replay, passed)
+        return loss, statistics, z[:n].detach()
+
+    def _step(self, loss: Tensor) -> None:
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.learning_rate = falling_rate(
+            self.learning_rate, self.steps, self.learning_rate_decay
+        )
+        self.optimiser.step()
+        self.steps += 1
+
+    def _judge(self, y: Tensor, statistics: Statistics, z: Tensor) -> Evidence:
+        """The verdict on a batch (Section 4.2), from statistics taken before it is learned."""
+        assert self.detector is not None
+        n = len(y)
+        sums = self._sums(statistics)
+        low, high = self.detector.bounds(self.task, n)
+        verdict = SAME
+        if self.detector.has_left(self.task, sums, n):
+            back = self.detector.came_back(self._sums_for_all(y, statistics, z), n, self.task)
+            verdict = NEW if back is None else RECURRING
+            self._change_to(back)
+        scale = self.batch_size / n
+        watched: dict[str, Watched] = {
+            name: Watched(*(float(scale * values[i]) for values in (sums, low, high)))
+            for i, name in enumerate(STATISTICS)
+        }
+        return Evidence(watched, verdict)
+
+    def _sums_for_all(self, y: Tensor, statistics: Statistics, z: Tensor) -> NDArray[np.float64]:
+        """S1, S2, S3 of the batch for each task, (T, 3)."""
+        log_det = statistics.log_det
+        rows = []
+        for task in range(self.num_tasks):
+            log_pz = self.model.latent.log_prob(z, y, task)
+            rows.append(self._sums(Statistics(log_pz + log_det, log_pz, log_det)))
+        return np.stack(rows)
+
+    def _sums(self, statistics: Statistics) -> NDArray[np.float64]:
+        """S1, S2, S3: sums over the batch, in double precision.
+
+        Where samples are trimmed, the mean of the others stands for them.
+        """
+        assert self.detector is not None
+        n, trim = len(statistics.log_px), self.detector.settings.trim
+        values = [getattr(statistics, name).detach().double() for name in STATISTICS]
+        if 0 < trim < n / 2:
+            values = [v.sort().values[trim : n - trim] * (n / (n - 2 * trim)) for v in values]
+        return torch.stack([v.sum() for v in values]).cpu().numpy()
+
+    def _go_to(self, number: int) -> None:
+        """The batch is of the task that was given under ``number``."""
+        if self.detector is not None:
+            raise TypeError("a learner that detects its tasks must not be handed them")
+        if self.task < 0 or self.given[self.task] != number:
+            self._change_to(self.given.index(number) if number in self.given else None)
+            if self.num_tasks > len(self.given):
+                self.given.append(number)
+
+    def _change_to(self, task: int | None) -> None:
+        """Go to an earlier task, or (``None``) add one; the memory keeps what was learned."""
+        if self.task >= 0:
+            self.memory.leave(self.task)
+        if task is None:
+            task = self.model.add_task(self.generator)
+            if self.detector is not None:
+                self.detector.add_task()
+        self.task = task
+        self.steps = 0
+        self._enter()
+
+    def _enter(self) -> None:
+        others = [task for task in range(self.num_tasks) if task != self.task]
+        self.memory.enter(others, [self.given[task] for task in others if self.given])
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        """Bayes' rule: the class marginalised over tasks, and the likeliest pair."""
+        predicted, pair_class, pair_task = self.model.classify_both(x)
+        return as_int16(predicted, pair_task, pair_class)
+
+    def state(self) -> dict[str, Any]:
+        """Model, optimiser, generator, memory and windows."""
+        state: dict[str, Any] = {
+            "task": self.task,
+            "steps": self.steps,
+            "given": list(self.given),
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "generator": self.generator.get_state(),
+            "memory": self.memory.state(),
+        }
+        if self.detector is not None:
+            state["windows"] = {
+                name: torch.from_numpy(value) for name, value in self.detector.state().items()
+            }
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+        self.task = state["task"]
+        self.steps = state["steps"]
+        self.given = list(state["given"])
+        self.model.load(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.generator.set_state(state["generator"].cpu())
+        self.memory.restore(state["memory"])
+        if self.detector is not None:
+            self.detector.restore({n: v.cpu().numpy() for n, v in state["windows"].items()})
+        self._enter()

@@ -1,0 +1,143 @@
+"""Settings of HCL+."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from hcl.learn.plus.sequential import SequentialSettings
+from hcl.learn.settings import (
+    TrainingSettings,
+    check_count,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    check_rates,
+)
+
+
+@dataclass(frozen=True)
+class RidgeRule:
+    """Ridge regression of the pairs' indicators on φ(z).
+
+    Attributes:
+        kind: ``ridge``.
+        penalty: ρ, relative to the mean of G's diagonal.
+    """
+
+    kind: Literal["ridge"] = "ridge"
+    penalty: float = 1e-2
+
+    def __post_init__(self) -> None:
+        check_positive("penalty", self.penalty)
+
+
+@dataclass(frozen=True)
+class GaussianRule:
+    """Bayes' rule with N(φ; m_c, Σ).
+
+    Attributes:
+        kind: ``gaussian``.
+        shrinkage: ε of Σ, relative to the mean variance.
+    """
+
+    kind: Literal["gaussian"] = "gaussian"
+    shrinkage: float = 1e-2
+
+    def __post_init__(self) -> None:
+        check_fraction("shrinkage", self.shrinkage)
+
+
+@dataclass(frozen=True)
+class LearnsFirst:
+    """The flow learns in the first task, by −L_ll under N(f(x); m_y, Σ).
+
+    Attributes:
+        kind: ``first``.
+        shrinkage: ε of Σ in that loss.
+        learning_rate: instead of the benchmark's.
+        weight_decay: instead of the benchmark's.
+    """
+
+    kind: Literal["first"] = "first"
+    shrinkage: float = 1e-2
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fraction("shrinkage", self.shrinkage)
+        check_rates(self.learning_rate, self.weight_decay)
+
+
+@dataclass(frozen=True)
+class LearnsAll:
+    """The flow learns in all tasks, held by L_FR on samples that a snapshot draws.
+
+    Attributes:
+        kind: ``all``.
+        alpha: α, the weight of L_FR.
+        replay: samples of the snapshot in each step, for all old tasks together.
+        shrinkage: ε of Σ, in the loss and in the draws.
+        learning_rate: instead of the benchmark's.
+        weight_decay: instead of the benchmark's.
+    """
+
+    kind: Literal["all"] = "all"
+    alpha: float = 50.0
+    replay: int = 32
+    shrinkage: float = 1e-2
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        check_not_negative("alpha", self.alpha)
+        check_count("replay", self.replay)
+        check_fraction("shrinkage", self.shrinkage)
+        check_rates(self.learning_rate, self.weight_decay)
+
+
+@dataclass(frozen=True)
+class PlusMethod:
+    """HCL+, beyond the paper.
+
+    Attributes:
+        kind: ``plus``.
+        power: p of Tukey's transform sign(x)·|x|^p of the embeddings, before anything else; pooled
+            activations are skewed, a root makes them more alike to a Gaussian. 1 leaves it out.
+        projections: M, random features of the lift; 0 leaves it out.
+        rule: how sums become scores.
+        flow: whether the flow learns; without it, it stays the identity.
+        detection: the sequential test; with it the learner is never told its tasks.
+    """
+
+    kind: Literal["plus"] = "plus"
+    power: float = 0.5
+    projections: int = 4000
+    rule: RidgeRule | GaussianRule = field(default_factory=RidgeRule)
+    flow: LearnsFirst | LearnsAll | None = None
+    detection: SequentialSettings | None = None
+
+    learner: ClassVar[str] = "hcl.learn.plus.learner"
+    takes_images: ClassVar[bool] = False
+    closed_form: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_fraction("power", self.power)
+        check_count("projections", self.projections, least=0)
+
+    @property
+    def reads_flow(self) -> bool:
+        """Whether the size of the benchmark's flow matters."""
+        return self.flow is not None
+
+    @property
+    def sees_once(self) -> bool:
+        """Whether each sample is shown once, however many epochs the stream has.
+
+        Sums over a second pass would be the same sums again. A learner that has to notice changes
+        of task is shown the stream as it is.
+        """
+        return self.flow is None and self.detection is None
+
+    def check(self, training: TrainingSettings) -> None:
+        """Nothing in how a benchmark is trained is at odds with it."""

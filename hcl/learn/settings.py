@@ -1,0 +1,127 @@
+"""How a benchmark is trained, whatever the method; and the checks that methods' settings share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from hcl.model.settings import FlowSettings
+
+Scaling = Literal["global", "standard", "none"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a benchmark is trained, whatever the method.
+
+    Attributes:
+        batch_size: samples a step; also replay samples for each old task.
+        learning_rate: of Adam. Paper: silent.
+        weight_decay: of Adam, as an L2 term.
+        scaling: of the inputs, fitted on the first task: ``global`` subtracts each feature's mean
+            and divides by one number; ``standard`` divides by each feature's standard deviation,
+            at least a tenth of the root mean square of them all; ``none`` leaves them alone.
+        mean_scale: standard deviation of each entry of a random mean μ_{y,t}.
+        device: ``auto`` takes a GPU if there is one.
+        image_shape: (C, H, W) of samples that are flattened images, for a flow on images.
+        save_model: whether the last model of each run is kept beside it.
+        checkpoint_every: steps between checkpoints; one is also written after each segment.
+    """
+
+    batch_size: int = 32
+    learning_rate: float = 1e-4
+    weight_decay: float = 1e-4
+    scaling: Scaling = "global"
+    mean_scale: float = 1.0
+    device: Device = "auto"
+    image_shape: tuple[int, ...] | None = None
+    save_model: bool = False
+    checkpoint_every: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "checkpoint_every"):
+            check_count(name, getattr(self, name))
+        check_rates(self.learning_rate, self.weight_decay)
+        check_positive("mean_scale", self.mean_scale)
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """A whole number of ``least`` or more."""
+    if value < least:
+        raise ValueError(f"{name}: is {value}; expected {least} or more.")
+
+
+def check_positive(name: str, value: float) -> None:
+    """A number above 0."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name}: is {value:g}; expected a number above 0.")
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """A number of 0 or more."""
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name}: is {value:g}; expected 0 or more.")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """A number above 0, up to 1."""
+    if not 0 < value <= 1:
+        raise ValueError(f"{name}: is {value:g}; expected above 0, up to 1.")
+
+
+def check_rates(learning_rate: float | None, weight_decay: float | None) -> None:
+    """Adam's two numbers; ``None`` takes the benchmark's."""
+    if learning_rate is not None:
+        check_positive("learning_rate", learning_rate)
+    if weight_decay is not None:
+        check_not_negative("weight_decay", weight_decay)
+
+
+class Method(Protocol):
+    """What the training loop asks of a method's settings, whatever its kind."""
+
+    @property
+    def kind(self) -> str:
+        """What learns."""
+
+    @property
+    def learner(self) -> str:
+        """The module whose ``build`` makes the learner."""
+
+    @property
+    def detection(self) -> Any:
+        """How changes of task are noticed; ``None`` where the learner is told its tasks."""
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether samples come in the shape of images, where the benchmark has one."""
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether it learns by sums alone, on the CPU, from batches of any size."""
+
+    @property
+    def reads_flow(self) -> bool:
+        """Whether the size of the benchmark's flow matters."""
+
+    @property
+    def sees_once(self) -> bool:
+        """Whether each sample is shown once, however many epochs the stream has."""
+
+    def check(self, training: TrainingSettings) -> None:
+        """An error where the method can't be trained like this."""
+
+
+def used_settings(
+    method: Method, flow: FlowSettings, training: TrainingSettings
+) -> dict[str, dict[str, Any]]:
+    """What a run depends on, and nothing that its method never reads."""
+    used = {"method": dataclasses.asdict(method)}  # type: ignore[call-overload]
+    if method.reads_flow:
+        used["flow"] = dataclasses.asdict(flow)
+    if not method.closed_form:
+        used["training"] = dataclasses.asdict(training)
+    return used

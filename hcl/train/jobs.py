@@ -1,0 +1,100 @@
+"""Runs: what determines each, and many of them side by side, kept once they are finished."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import joblib
+
+from hcl.files import replacing
+from hcl.learn.settings import Method, TrainingSettings
+from hcl.model.hybrid import NonFiniteError
+from hcl.model.model_file import save_model
+from hcl.model.settings import FlowSettings
+from hcl.records.embeddings import Embeddings
+from hcl.records.runs import write_run
+from hcl.records.tasks import Benchmark
+from hcl.train import store
+from hcl.train.loop import Job, train_seed
+from hcl.train.machine import available_cores, one_thread
+from hcl.train.streams import check_sources
+
+RUN_FILES = ("seed-*.h5", "seed-*.safetensors")  # what ``train`` writes
+
+
+def train(
+    benchmark: Benchmark,
+    embeddings: Mapping[str, Embeddings],
+    name: str,
+    method: Method,
+    flow: FlowSettings,
+    training: TrainingSettings,
+    seeds: Sequence[int],
+    out: Path,
+    kept: Path = store.STORE,
+) -> int:
+    """Train a method with several seeds side by side, and write ``seed-<s>.h5`` into ``out``.
+
+    Runs that are finished already are taken from the store, stopped ones go on from there.
+    Returns how many were taken from the store.
+
+    Args:
+        benchmark: what is learned.
+        embeddings: of the benchmark's sources.
+        name: of the method.
+        method: its settings on this benchmark.
+        flow: the flow's size.
+        training: how it is trained.
+        seeds: one run each.
+        out: folder for the run files.
+        kept: the store.
+    """
+    check_sources(benchmark, embeddings)
+    jobs = [Job(benchmark, embeddings, name, method, flow, training, seed) for seed in seeds]
+    found = sum(store.Entry(kept / job.fingerprint()).is_finished for job in jobs)
+    entries = run_jobs(jobs, kept)
+    with replacing(out) as partial:
+        partial.mkdir(parents=True)
+        for job, entry in zip(jobs, entries, strict=True):
+            entry.deliver(partial, f"seed-{job.seed}")
+    return found
+
+
+def run_jobs(
+    jobs: Sequence[Job], kept: Path = store.STORE, may_diverge: bool = False
+) -> list[store.Entry]:
+    """Train side by side what is not finished in the store, and return the place of each run.
+
+    A loss that is not finite is an error or, where runs ``may_diverge``, leaves this one run
+    unfinished and the others alone.
+    """
+    entries = [store.Entry(kept / job.fingerprint()) for job in jobs]
+    waiting = [(j, e) for j, e in zip(jobs, entries, strict=True) if not e.is_finished]
+    workers = max(min(len(waiting), available_cores()), 1)
+    # Forked processes are there at once and share what is imported; a GPU does not survive a fork.
+    backend = "loky" if any(j.device.type == "cuda" for j, _ in waiting) else "multiprocessing"
+    work = _train_unless_it_diverges if may_diverge else _train_into
+    joblib.Parallel(n_jobs=workers, backend=backend)(
+        joblib.delayed(work)(job, entry.folder, position % workers)
+        for position, (job, entry) in enumerate(waiting)
+    )
+    return entries
+
+
+def _train_into(job: Job, folder: Path, position: int = 0) -> None:
+    """Train one run in this process and leave it in the store."""
+    entry = store.Entry(folder)
+    with one_thread():  # to the end: a fork that computes on several threads may wait forever
+        run, learner = train_seed(job, entry.checkpoint, position)
+        if job.training.save_model and job.method.kind == "flow":
+            about = {"benchmark": job.benchmark.name, "method": job.name, "seed": job.seed}
+            save_model(entry.model, learner.model, about)  # type: ignore[attr-defined]
+    write_run(entry.run, run)
+    entry.clean()
+
+
+def _train_unless_it_diverges(job: Job, folder: Path, position: int = 0) -> None:
+    with contextlib.suppress(NonFiniteError):
+        _train_into(job, folder, position)

@@ -1,0 +1,1 @@
+"""``tune``: a search over the parameters that a method has, on the validation part."""

@@ -1,0 +1,68 @@
+"""What is tried, and how the best is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Metric = Literal["average", "overall"]
+Value = int | float
+Values = dict[str, tuple[Value, ...] | dict[str, tuple[Value, ...]]]
+
+
+def _usual_values() -> Values:
+    rates = (3e-5, 1e-4, 3e-4)
+    decays, ridges = (1e-4, 1e-3, 1e-2), (1e-3, 1e-2, 1e-1)
+    return {
+        "memory": {"alpha": (1, 5, 10, 100)},
+        "learning_rate": rates,
+        "weight_decay": decays,
+        "power": (0.25, 0.5, 1),
+        "ridge": ridges,
+        "shrinkage": ridges,
+        "rule": {"penalty": ridges, "shrinkage": ridges},
+        "flow": {"alpha": (1, 5, 10, 100), "learning_rate": rates, "weight_decay": decays},
+    }
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """What is tried, and how the best is told.
+
+    Attributes:
+        values: lists of values, under the keys that they have in a method; a method is tuned in
+            those that it has, in this order. An empty list leaves one as it is.
+        search: ``coordinate`` takes one parameter after the other, with the others at the best
+            values so far; ``grid`` tries every combination.
+        metric: ``average`` is the accuracy of classes, mean over tasks; ``overall`` that of (class,
+            task) pairs.
+        seed: of every trial, and of the draw of its samples.
+        samples_per_task: train on at most so many samples of each task; ``None`` takes all.
+    """
+
+    values: Values = field(default_factory=_usual_values)
+    search: Literal["coordinate", "grid"] = "coordinate"
+    metric: Metric = "average"
+    seed: int = 0
+    samples_per_task: int | None = None
+
+    def __post_init__(self) -> None:
+        for key, values in self.listed().items():
+            if len(set(values)) != len(values):
+                raise ValueError(f"values.{key}: a value stands twice in {list(values)}.")
+        if self.seed < 0:
+            raise ValueError(f"seed: is {self.seed}; expected 0 or more.")
+        if self.samples_per_task is not None and self.samples_per_task < 1:
+            raise ValueError(
+                f"samples_per_task: is {self.samples_per_task}; expected 1 or more, or null."
+            )
+
+    def listed(self) -> dict[str, tuple[Value, ...]]:
+        """The lists by dotted key, such as ``memory.alpha``."""
+        found: dict[str, tuple[Value, ...]] = {}
+        for name, values in self.values.items():
+            if isinstance(values, tuple):
+                found[name] = values
+            else:
+                found |= {f"{name}.{inner}": listed for inner, listed in values.items()}
+        return found
