@@ -36,7 +36,6 @@ from hcl.records.tasks import Benchmark
 
 # What an embedding file says of itself that a reader of the results wants to know.
 PROVENANCE = ("backbone", "weights", "weights_sha256", "transform", "data_sha256", "versions")
-STATISTICS = ("log_px", "log_pz", "log_det")  # S1, S2, S3
 SCORE_FILES = ("accuracy.csv", "metrics.csv", "trace.csv", "latent.csv", "about.json")
 
 
@@ -271,29 +270,18 @@ def _write_metrics(path: Path, scores: Sequence[Scores]) -> None:
     write_csv(path, (*header, *(f"changes_{name}" for name in names)), rows)
 
 
-def statistics_of(settings: dict[str, Any]) -> tuple[str, ...]:
-    """What the columns of a trace hold: S1, S2, S3, or HCL+'s T and evidence C."""
-    if settings["method"].get("kind") == "plus":
-        return ("mean_shift", "evidence")
-    return STATISTICS
-
-
 def _write_trace(path: Path, runs: Sequence[Run]) -> None:
-    statistics = statistics_of(runs[0].settings)
-    columns = [f"{s}{suffix}" for s in statistics for suffix in ("", "_mean", "_std")]
+    traces = {run.seed: run.trace for run in runs if run.trace is not None}
+    names = list(next(iter(traces.values())).statistics)
+    columns = [f"{name}{suffix}" for name in names for suffix in ("", "_low", "_high")]
     header = ("seed", "batch", "segment", "true_task", "learner_task", "verdict", *columns)
     rows: list[list[object]] = []
-    for run in runs:
-        trace = run.trace
-        if trace is None:
-            continue
-        # (B, 9): each statistic with its own mean and standard deviation
-        values = np.stack([trace.statistics, trace.mean, trace.std], axis=2).reshape(-1, 9)
-        values = values[:, : len(columns)]
+    for seed, trace in traces.items():
+        values = np.concatenate([trace.statistics[name] for name in names], axis=1)
         for b in range(len(values)):
             places = (trace.segment[b], trace.true_task[b], trace.learner_task[b])
             rows.append(
-                [run.seed, b + 1, *(int(p) + 1 for p in places), int(trace.verdict[b])]
+                [seed, b + 1, *(int(p) + 1 for p in places), int(trace.verdict[b])]
                 + [f"{v:.6g}" if np.isfinite(v) else None for v in values[b]]
             )
     write_csv(path, header, rows)

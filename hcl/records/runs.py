@@ -1,6 +1,6 @@
 """The run file: what one seed of one method answered after each segment of the stream.
 
-Layout (``hcl-run/2``, HDF5, contiguous; J segments of the stream, N test samples in all):
+Layout (``hcl-run/3``, HDF5, contiguous; J segments of the stream, N test samples in all):
 
 ===================  ================  ==========================================================
 ``predicted_class``  int16 (J, N)      argmax_y Σ_t p(x | y, t) after segment j; the tasks' test
@@ -13,10 +13,13 @@ Layout (``hcl-run/2``, HDF5, contiguous; J segments of the stream, N test sample
 ``trace``            group             of task-agnostic methods, one row a training batch
 ===================  ================  ==========================================================
 
-In the trace, ``statistics``, ``mean`` and ``std`` are (B, 3): S1, S2 and S3 of the batch for the
-task that was current before the verdict, and the window in force. The sums are scaled to the full
-batch size (epochs are cut into batches of nearly equal, not equal size), and ``std`` is such that
-mean ± λ·std is the typical set that the verdict used. NaN where no verdict was possible.
+In the trace, ``statistics`` is a group: under the name of each statistic float32 (B, 3), its value
+for the batch and the bounds, low and high, that the verdict used. A bound is NaN where no verdict
+was possible, or where the verdict does not look at this statistic, and infinite where one side is
+open. The names stand in the attribute ``names``, the one to show first first. The paper's rule has
+``log_px``, ``log_pz`` and ``log_det``, sums over the batch that are scaled to the full batch size
+(epochs are cut into batches of nearly equal, not equal size); HCL+'s test has ``mean_shift`` and
+``evidence``; a new detector brings its own.
 
 Nothing here needs torch: the evaluation reads runs on any machine.
 """
@@ -24,7 +27,7 @@ Nothing here needs torch: the evaluation reads runs on any machine.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,7 @@ from numpy.typing import NDArray
 from hcl.errors import HCLError
 from hcl.files import canonical_json, replacing
 
-FORMAT = "hcl-run/2"
+FORMAT = "hcl-run/3"
 
 SAME, NEW, RECURRING = 0, 1, 2  # the verdicts, as they stand in a trace
 
@@ -47,10 +50,8 @@ class Trace:
     segment: NDArray[np.int16]  # (B,) the segment of the stream that is shown
     true_task: NDArray[np.int16]  # (B,)
     learner_task: NDArray[np.int16]  # (B,) the learner's task after the verdict
-    statistics: NDArray[np.float32]  # (B, 3)
-    mean: NDArray[np.float32]  # (B, 3)
-    std: NDArray[np.float32]  # (B, 3)
     verdict: NDArray[np.int8]  # (B,) SAME, NEW or RECURRING
+    statistics: dict[str, NDArray[np.float32]]  # by name (B, 3): value, low, high
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,6 @@ _TRACE_TYPES = {
     "segment": np.int16,
     "true_task": np.int16,
     "learner_task": np.int16,
-    "statistics": np.float32,
-    "mean": np.float32,
-    "std": np.float32,
     "verdict": np.int8,
 }
 
@@ -109,6 +107,17 @@ def write_run(path: str | Path, run: Run) -> None:
             group = file.create_group("trace")
             for name, kind in _TRACE_TYPES.items():
                 group.create_dataset(name, data=np.asarray(getattr(run.trace, name), kind))
+            _write_statistics(group.create_group("statistics"), run.trace.statistics)
+
+
+def _write_statistics(group: h5py.Group, statistics: dict[str, NDArray[np.float32]]) -> None:
+    for name in statistics:
+        # A name is a column of trace.csv too, beside name_low and name_high.
+        if not name.isidentifier() or name.endswith(("_low", "_high")):
+            raise ValueError(f"{name!r} can't name a statistic: use letters, digits and _.")
+    group.attrs["names"] = json.dumps(list(statistics))
+    for name, values in statistics.items():
+        group.create_dataset(name, data=np.asarray(values, np.float32))
 
 
 def read_run(path: str | Path) -> Run:
@@ -127,8 +136,9 @@ def read_run(path: str | Path) -> Run:
             arrays = {n: _read(file, n, kind, path) for n, kind in _TYPES.items() if n in file}
             trace = None
             if "trace" in file:
-                parts = {n: _read(file["trace"], n, k, path) for n, k in _TRACE_TYPES.items()}
-                trace = Trace(**parts)
+                group = file["trace"]
+                parts = {n: _read(group, n, kind, path) for n, kind in _TRACE_TYPES.items()}
+                trace = Trace(**parts, statistics=_read_statistics(group["statistics"], path))
             run = Run(
                 benchmark=str(file.attrs["benchmark"]),
                 method=str(file.attrs["method"]),
@@ -155,6 +165,16 @@ def _read(group: h5py.Group, name: str, kind: Any, path: Path) -> Any:
     return values
 
 
+def _read_statistics(group: h5py.Group, path: Path) -> dict[str, NDArray[np.float32]]:
+    names = json.loads(group.attrs["names"])
+    if not names or sorted(names) != sorted(group):
+        raise HCLError(
+            f"{path}: trace/statistics lists {names} and holds {sorted(group)}; expected one or "
+            "more, and the same. Run `hcl train` again."
+        )
+    return {name: _read(group, name, np.float32, path) for name in names}
+
+
 def _check(run: Run, path: Path) -> None:
     """Shapes that belong together agree, and indices point at something."""
     shape = run.predicted_class.shape
@@ -170,9 +190,13 @@ def _check(run: Run, path: Path) -> None:
             f"but added_in lists {tasks} tasks."
         )
     if run.trace is not None:
-        rows = {f.name: len(getattr(run.trace, f.name)) for f in fields(Trace)}
-        if len(set(rows.values())) != 1:
+        rows = {name: getattr(run.trace, name).shape for name in _TRACE_TYPES}
+        if len(set(rows.values())) != 1 or len(run.trace.verdict.shape) != 1:
             raise HCLError(f"{path}: the trace's columns are of different lengths {rows}.")
-        for name in ("statistics", "mean", "std"):
-            if getattr(run.trace, name).shape[1:] != (3,):
-                raise HCLError(f"{path}: trace/{name} must have 3 columns (S1, S2, S3).")
+        for name, values in run.trace.statistics.items():
+            expected = (len(run.trace.verdict), 3)
+            if values.shape != expected:
+                raise HCLError(
+                    f"{path}: trace/statistics/{name} is {values.shape}, expected {expected}: "
+                    "value, low and high of each batch."
+                )

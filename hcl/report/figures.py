@@ -354,9 +354,8 @@ class TraceView:
 
     label: str
     values: FloatArray  # (B,)
-    mean: FloatArray  # (B,), NaN while there are no bounds
-    std: FloatArray  # (B,)
-    threshold: float  # λ
+    low: FloatArray  # (B,) bounds of the verdict; not finite where there is none on this side
+    high: FloatArray  # (B,)
     starts: Sequence[int]  # batch at which each segment begins
     tasks: Sequence[int]  # the task, from 1, of each segment
     found: Sequence[int]  # batches of verdicts that answer to a true change
@@ -364,16 +363,22 @@ class TraceView:
 
 
 def detector_trace(ax: Axes, view: TraceView, title: str, columns: int = 700) -> None:
-    """A statistic of the batches, its typical set mean ± λσ, true and found changes."""
+    """A statistic of the batches, the bounds that the verdict used, true and found changes.
+
+    Where a batch has a bound on one side alone, the band reaches to the frame on the other.
+    """
     count = len(view.values)
-    low, high = (view.mean + sign * view.threshold * view.std for sign in (-1, 1))
-    bounded = np.isfinite(low)
-    bottom, top = np.nanquantile(view.values, [0.02, 0.98])
-    if bounded.any():
-        bottom = min(bottom, np.quantile(low[bounded], 0.05))
-        top = max(top, np.quantile(high[bounded], 0.95))
+    known = view.values[np.isfinite(view.values)]
+    below, above = (bound[np.isfinite(bound)] for bound in (view.low, view.high))
+    ends = [*np.quantile(known, [0.02, 0.98])] if known.size else []
+    ends += [np.quantile(below, 0.05)] if below.size else []
+    ends += [np.quantile(above, 0.95)] if above.size else []
+    bottom, top = (min(ends), max(ends)) if ends else (0.0, 1.0)
     margin = 0.25 * (top - bottom or 1.0)
     bottom, top = bottom - margin, top + margin
+    bounded = np.isfinite(view.low) | np.isfinite(view.high)
+    low = np.where(np.isfinite(view.low), view.low, bottom)
+    high = np.where(np.isfinite(view.high), view.high, top)
 
     at, lowest, highest = _binned(np.arange(count) + 1, view.values, columns)
     near = np.minimum(at.astype(int), count) - 1  # the bounds move slowly: one a column will do
@@ -385,7 +390,7 @@ def detector_trace(ax: Axes, view: TraceView, title: str, columns: int = 700) ->
         color=BLUE,
         alpha=0.16,
         linewidth=0,
-        label=f"typical set, mean ± {view.threshold:g}σ",
+        label="within the verdict's bounds",
     )
     lowest, highest = np.clip(lowest, bottom, top), np.clip(highest, bottom, top)
     ax.fill_between(at, lowest, highest, color=INK, alpha=0.25, linewidth=0)

@@ -33,7 +33,7 @@ from hcl.report.page import (
     task_key,
 )
 from hcl.report.paper import METRICS
-from hcl.report.results import Result, read_result
+from hcl.report.results import Column, Result, read_result
 from hcl.studies.files import METHODS, MoonsStudy, ToyLosses, moons_panels, toy_panel
 
 REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures")
@@ -42,7 +42,9 @@ STATISTIC_LABELS = {
     "log_pz": "latent log-likelihood S₂",
     "log_det": "log-determinant S₃",
     "mean_shift": "shift of the mean latents T",
+    "evidence": "evidence of a change C",
 }
+BOUNDS = ("low", "high")
 
 
 @dataclass(frozen=True)
@@ -408,7 +410,7 @@ def _traces(results: Sequence[Result], folder: Path) -> str:
         picture = _picture(
             [partial(figures.detector_trace, view=view, title=f"{result.label}, seed {seed}")],
             folder / result.benchmark / f"trace-{result.method}",
-            f"{result.label}: {view.label} of each training batch with the typical set; changes at "
+            f"{result.label}: {view.label} of each training batch with the bounds; changes at "
             f"batches {', '.join(str(s + 1) for s in view.starts[1:])}, found at "
             f"{', '.join(str(f + 1) for f in view.found) or 'none'}, false at "
             f"{', '.join(str(f + 1) for f in view.false) or 'none'}.",
@@ -417,7 +419,7 @@ def _traces(results: Sequence[Result], folder: Path) -> str:
         )
         html.append(figure_html(picture))
     html.append(
-        '<p class="note">The statistic that the detector looks at, of each training batch of the '
+        '<p class="note">A statistic that the detector looks at, of each training batch of the '
         "first seed; values beyond the frame are cut. All seeds and statistics: "
         "<code>trace.csv</code> in the scores.</p>"
     )
@@ -425,7 +427,7 @@ def _traces(results: Sequence[Result], folder: Path) -> str:
 
 
 def _trace_view(result: Result) -> TraceView:
-    """The first seed's trace of the first statistic in use."""
+    """The first seed's trace of the statistic to show."""
     trace = result.trace
     assert trace is not None
     chosen = trace["seed"] == result.about["seeds"][0]
@@ -438,18 +440,12 @@ def _trace_view(result: Result) -> TraceView:
         inside = verdicts[segment[verdicts] == j]
         if stream[j] != stream[j - 1] and inside.size:
             found.append(int(inside[0]))
-    detection = _detection_settings(result.about["settings"])
-    if "mean_shift" in trace:  # HCL+ has a test of its own
-        statistic = "mean_shift"
-        detection = result.about["settings"]["method"]["plus"]["test"]
-    else:
-        statistic = (detection.get("statistics") or ["log_px"])[0]
+    statistic = _shown(trace)
     return TraceView(
-        label=STATISTIC_LABELS[statistic],
+        label=STATISTIC_LABELS.get(statistic, statistic),
         values=trace[statistic][chosen],
-        mean=trace[f"{statistic}_mean"][chosen],
-        std=trace[f"{statistic}_std"][chosen],
-        threshold=float(detection.get("threshold", 5)),
+        low=trace[f"{statistic}_low"][chosen],
+        high=trace[f"{statistic}_high"][chosen],
         starts=starts,
         tasks=[task + 1 for task in stream],
         found=found,
@@ -457,16 +453,11 @@ def _trace_view(result: Result) -> TraceView:
     )
 
 
-def _detection_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """The section that holds λ, wherever the method keeps it."""
-    if "threshold" in settings:
-        return settings
-    for value in settings.values():
-        if isinstance(value, dict):
-            inner = _detection_settings(value)
-            if inner:
-                return inner
-    return {}
+def _shown(trace: Column) -> str:
+    """The first statistic that a verdict looked at: one with a bound; else the first of all."""
+    names = [name for name in trace if f"{name}_low" in trace]
+    bounded = (n for n in names if any(np.isfinite(trace[f"{n}_{b}"]).any() for b in BOUNDS))
+    return next(bounded, names[0])
 
 
 # The latent space ---------------------------------------------------------------------------------

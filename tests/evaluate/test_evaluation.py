@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,22 +120,33 @@ def test_files_are_tidy_complete_and_counted_from_one(tmp_path: Path) -> None:
     change = trace[BATCHES]
     assert (change["batch"], change["segment"], change["true_task"]) == ("13", "2", "2")
     assert (change["learner_task"], change["verdict"]) == ("2", "1")
-    assert (change["log_px_mean"], change["log_det_std"]) == ("-100", "5")
-    assert trace[0]["log_px_mean"] == ""
-    assert float(change["log_pz"]) == pytest.approx(runs[0].trace.statistics[BATCHES, 1], rel=1e-5)
+    assert list(change)[6:] == [
+        f"{name}{bound}"
+        for name in ("log_px", "log_pz", "log_det")
+        for bound in ("", "_low", "_high")
+    ]
+    assert (change["log_px_low"], change["log_px_high"]) == ("-125", "-75")
+    assert (change["log_det_low"], trace[0]["log_px_low"]) == ("", "")
+    value = runs[0].trace.statistics["log_pz"][BATCHES, 0]
+    assert float(change["log_pz"]) == pytest.approx(value, rel=1e-5)
 
 
-def test_the_trace_of_hcl_plus_has_its_own_columns(tmp_path: Path) -> None:
+def test_a_detector_s_own_statistics_are_columns_in_its_order(tmp_path: Path) -> None:
     benchmark = make_benchmark(order=(0, 1))
-    run = make_run(benchmark, "hcl-plus-ta", 0, verdicts={BATCHES: 1})
-    described = scoring.about([run], benchmark, {})
+    run = make_run(benchmark, "mine", 0, verdicts={BATCHES: 1})
+    batches = len(run.trace.verdict)
+    statistics = {
+        "surprise": np.full((batches, 3), [1.5, -np.inf, 2], np.float32),
+        "age": np.full((batches, 3), [7, np.nan, np.nan], np.float32),
+    }
+    run = replace(run, trace=replace(run.trace, statistics=statistics))
     scores = [scoring.score(run, benchmark)]
-    scoring.write_scores(tmp_path / "scores", [run], scores, described)
+    scoring.write_scores(tmp_path / "scores", [run], scores, {})
     change = rows(tmp_path / "scores/trace.csv")[BATCHES]
-    assert not any(name.startswith("log_") for name in change)
-    assert float(change["mean_shift"]) == pytest.approx(run.trace.statistics[BATCHES, 0], rel=1e-5)
-    assert float(change["evidence"]) == pytest.approx(run.trace.statistics[BATCHES, 1], rel=1e-5)
-    assert float(change["mean_shift_std"]) == pytest.approx(run.trace.std[BATCHES, 0], rel=1e-5)
+    assert list(change.items())[6:] == [
+        *(("surprise", "1.5"), ("surprise_low", ""), ("surprise_high", "2")),
+        *(("age", "7"), ("age_low", ""), ("age_high", "")),
+    ]
 
 
 def test_about_says_what_was_run() -> None:

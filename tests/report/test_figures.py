@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -106,10 +107,9 @@ def test_over_time_begins_where_a_task_is_first_shown() -> None:
 def trace_view(count: int = 40) -> TraceView:
     values = np.full(count, -100.0)
     values[20:23] = -900
-    mean = np.full(count, -100.0)
-    mean[:5] = np.nan
-    std = np.full(count, 4.0)
-    return TraceView("S", values, mean, std, 5.0, [0, 20], [1, 2], found=[22], false=[30])
+    low, high = np.full(count, -120.0), np.full(count, -80.0)
+    low[:5] = high[:5] = np.nan
+    return TraceView("S", values, low, high, [0, 20], [1, 2], found=[22], false=[30])
 
 
 def test_trace_marks_true_found_and_false_changes_in_their_batches() -> None:
@@ -119,9 +119,28 @@ def test_trace_marks_true_found_and_false_changes_in_their_batches() -> None:
     assert by_label["change found"].tolist() == [23]
     assert by_label["false change"].tolist() == [31]
     band = ax.collections[0].get_paths()[0].vertices
-    assert band[:, 1].min() == pytest.approx(-120)  # mean − λσ
+    assert band[:, 1].min() == pytest.approx(-120)
     assert band[:, 1].max() == pytest.approx(-80)
     assert band[:, 0].min() == 6  # five batches have no bounds yet
+
+
+@pytest.mark.parametrize("absent", [np.nan, np.inf])
+def test_a_bound_on_one_side_leaves_the_other_open(absent: float) -> None:
+    count = 40
+    view = replace(trace_view(count), low=np.full(count, -absent), high=np.full(count, -80.0))
+    ax = drawn(lambda ax: figures.detector_trace(ax, view, "t"))
+    band = ax.collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() == pytest.approx(-80)
+    assert band[:, 1].min() == pytest.approx(ax.get_ylim()[0])
+    assert ax.get_ylim()[1] > -80
+
+
+def test_a_statistic_without_bounds_is_drawn_alone() -> None:
+    nothing = np.full(40, np.nan)
+    view = replace(trace_view(), low=nothing, high=nothing)
+    ax = drawn(lambda ax: figures.detector_trace(ax, view, "t"))
+    assert len(ax.collections[0].get_paths()) == 0
+    assert ax.get_ylim()[0] < -900 < -100 < ax.get_ylim()[1]
 
 
 def test_a_long_trace_keeps_its_extremes() -> None:
