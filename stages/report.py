@@ -13,14 +13,12 @@ from stages.grid import check_grid
 
 @click.command(cls=options.Command)
 @options.params
-@click.option("--metrics", type=options.PATH, required=True, help="Folder with the summaries.")
 @click.option("--scores", type=options.PATH, required=True, help="Folder with the scores.")
 @click.option("--moons", type=options.PATH, help="Folder that `hcl moons` wrote.")
 @click.option("--toy-losses", type=options.PATH, help="Folder that `hcl toy-losses` wrote.")
 @click.option("--out", type=options.PATH, required=True, help="Folder to write.")
 def command(
     params: Path,
-    metrics: Path,
     scores: Path,
     moons: Path | None,
     toy_losses: Path | None,
@@ -40,7 +38,7 @@ def command(
     grid = build(Grid, section(values, "grid", params), params, "grid")
     if "methods" in values:  # in a file of the pipeline's; else the results' names are enough
         check_grid(values, params)
-    results = read_results(metrics, scores, grid)
+    results = read_results(scores, grid)
     headline = write_report(
         out,
         results,

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from hcl.evaluate.metrics import mean_and_std
-from hcl.evaluate.scoring import write_csv
 from hcl.files import replacing
+from hcl.records.scores import write_csv
 from hcl.report import figures
 from hcl.report.figures import Series
 from hcl.report.paper import METRICS

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
+from hcl.records.scores import Result
 from hcl.report.figures import DARK, css_name
 from hcl.report.paper import METRICS
-from hcl.report.results import Result
+from hcl.report.results import method_label
 from hcl.report.tables import Cell, Table, compared, number, title_of
 
 DESCRIPTIONS = {
@@ -270,7 +271,7 @@ def methods_list(results: Sequence[Result]) -> str:
         text = DESCRIPTIONS.get(base, "")
         if result.task_agnostic:
             text += ("; " if text else "") + "never told that the task has changed (task-agnostic)"
-        rows.append((result.label, text))
+        rows.append((method_label(result.method), text))
     return (
         "<details><summary>What the methods are</summary>"
         + facts_table("Methods", rows)

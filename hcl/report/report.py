@@ -18,6 +18,8 @@ import numpy as np
 
 from hcl.errors import HCLError
 from hcl.files import replacing
+from hcl.records.runs import Trace
+from hcl.records.scores import Result, read_result
 from hcl.report import figures, tables
 from hcl.report.figures import Draw, Series, TraceView
 from hcl.report.page import (
@@ -33,7 +35,7 @@ from hcl.report.page import (
     task_key,
 )
 from hcl.report.paper import METRICS
-from hcl.report.results import Column, Result, read_result
+from hcl.report.results import method_label
 from hcl.studies.files import METHODS, MoonsStudy, ToyLosses, moons_panels, toy_panel
 
 REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures")
@@ -44,7 +46,6 @@ STATISTIC_LABELS = {
     "mean_shift": "shift of the mean latents T",
     "evidence": "evidence of a change C",
 }
-BOUNDS = ("low", "high")
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,15 @@ class Grid:
                 raise ValueError(f"{name}: a name stands twice in {list(values)}.")
 
 
-def read_results(metrics: Path, scores: Path, grid: Grid) -> dict[str, list[Result]]:
+def read_results(scores: Path, grid: Grid) -> dict[str, list[Result]]:
     """Every method on every benchmark of the grid; a missing one is an error."""
     results = {}
     for benchmark in grid.benchmarks:
-        found = [read_result(metrics, scores, benchmark, method) for method in grid.methods]
+        found = [read_result(scores, benchmark, method) for method in grid.methods]
         if len({json.dumps(r.about["stream"]) + str(r.accuracy.shape[1:]) for r in found}) != 1:
             raise HCLError(
                 f"{scores / benchmark}: the methods were scored on different streams; "
-                "make them again with `dvc repro`."
+                "make them again with `hcl evaluate`."
             )
         results[benchmark] = found
     return results
@@ -240,7 +241,8 @@ def _by_task_figures(results: Sequence[Result], folder: Path) -> str:
         title = "The paper's methods" if name == "paper" else "Other methods"
         draw = partial(figures.accuracy_by_task, series=[_series(r) for r in chosen], title=title)
         said = "; ".join(
-            f"{r.label}: " + ", ".join(f"{v:.1f}" for v in _final(r).mean(0)) for r in chosen
+            f"{method_label(r.method)}: " + ", ".join(f"{v:.1f}" for v in _final(r).mean(0))
+            for r in chosen
         )
         picture = _picture(
             [draw],
@@ -264,7 +266,7 @@ def _final(result: Result) -> figures.FloatArray:
 def _series(result: Result) -> Series:
     final = _final(result)
     style = figures.style_of(result.method, result.task_agnostic)
-    return Series(result.label, style, final.mean(0), final.std(0))
+    return Series(method_label(result.method), style, final.mean(0), final.std(0))
 
 
 def _picture(
@@ -313,8 +315,8 @@ def _bars(results: Sequence[Result], folder: Path) -> str:
         for result in results:
             mean, std = (np.array(np.nan if v is None else v) for v in result.metric(metric))
             style = figures.style_of(result.method, result.task_agnostic)
-            series.append(Series(result.label, style, mean, std))
-            said.append(f"{result.label} {tables.number(result.metric(metric)[0])}")
+            series.append(Series(method_label(result.method), style, mean, std))
+            said.append(f"{method_label(result.method)} {tables.number(result.metric(metric)[0])}")
         better = "lower is better" if metric == "forgetting" else "higher is better"
         title = f"{tables.title_of(metric).capitalize()}, %"
         draws.append(partial(figures.bars, series=series, title=title))
@@ -337,7 +339,7 @@ def _over_time(results: Sequence[Result], folder: Path) -> str:
             mean=r.accuracy.mean(0),
             std=r.accuracy.std(0),
             stream=r.stream,
-            title=r.label,
+            title=method_label(r.method),
         )
         for r in results
     ]
@@ -350,14 +352,22 @@ def _over_time(results: Sequence[Result], folder: Path) -> str:
         draws,
         [r.method for r in results],
         folder / results[0].benchmark / "accuracy-over-time",
-        [f"{r.label}: accuracy on each task after each segment of the stream." for r in results],
+        [
+            f"{method_label(r.method)}: accuracy on each task after each segment of the stream."
+            for r in results
+        ],
         "Each line begins where its task is first shown; bands of one standard deviation.",
     )
 
 
 def _heat_maps(results: Sequence[Result], folder: Path) -> str:
     draws = [
-        partial(figures.heat_map, accuracy=r.accuracy.mean(0), stream=r.stream, title=r.label)
+        partial(
+            figures.heat_map,
+            accuracy=r.accuracy.mean(0),
+            stream=r.stream,
+            title=method_label(r.method),
+        )
         for r in results
     ]
     size = 1 + 0.3 * len(results[0].about["tasks"])
@@ -365,7 +375,10 @@ def _heat_maps(results: Sequence[Result], folder: Path) -> str:
         draws,
         [r.method for r in results],
         folder / results[0].benchmark / "accuracy-matrix",
-        [f"{r.label}: accuracy on task i after segment j, mean over seeds." for r in results],
+        [
+            f"{method_label(r.method)}: accuracy on task i after segment j, mean over seeds."
+            for r in results
+        ],
         "Accuracy a<sub>i,j</sub> on the task of the row after the segment of the column, mean "
         "over seeds. Without colour: the task had not been shown yet.",
         height=size,
@@ -384,7 +397,7 @@ def _changes_html(results: Sequence[Result]) -> str:
         recurring = f"{total['recurring_named']} of {total['recurring']}"
         rows.append(
             [
-                result.label,
+                method_label(result.method),
                 f"{total['found']} of {total['true']}",
                 str(total["missed"]),
                 str(total["false"]),
@@ -408,9 +421,16 @@ def _traces(results: Sequence[Result], folder: Path) -> str:
         view = _trace_view(result)
         seed = result.about["seeds"][0]
         picture = _picture(
-            [partial(figures.detector_trace, view=view, title=f"{result.label}, seed {seed}")],
+            [
+                partial(
+                    figures.detector_trace,
+                    view=view,
+                    title=f"{method_label(result.method)}, seed {seed}",
+                )
+            ],
             folder / result.benchmark / f"trace-{result.method}",
-            f"{result.label}: {view.label} of each training batch with the bounds; changes at "
+            f"{method_label(result.method)}: {view.label} of each training batch with "
+            "the bounds; changes at "
             f"batches {', '.join(str(s + 1) for s in view.starts[1:])}, found at "
             f"{', '.join(str(f + 1) for f in view.found) or 'none'}, false at "
             f"{', '.join(str(f + 1) for f in view.false) or 'none'}.",
@@ -428,24 +448,22 @@ def _traces(results: Sequence[Result], folder: Path) -> str:
 
 def _trace_view(result: Result) -> TraceView:
     """The first seed's trace of the statistic to show."""
-    trace = result.trace
-    assert trace is not None
-    chosen = trace["seed"] == result.about["seeds"][0]
-    segment = trace["segment"][chosen].astype(int) - 1
-    verdicts = np.flatnonzero(trace["verdict"][chosen])
-    starts = [int(np.flatnonzero(segment == j)[0]) for j in range(len(result.stream))]
+    trace = result.traces[result.about["seeds"][0]]
+    verdicts = np.flatnonzero(trace.verdict)
     stream = result.stream
+    starts = [int(np.flatnonzero(trace.segment == j)[0]) for j in range(len(stream))]
     found: list[int] = []
     for j in range(1, len(stream)):
-        inside = verdicts[segment[verdicts] == j]
+        inside = verdicts[trace.segment[verdicts] == j]
         if stream[j] != stream[j - 1] and inside.size:
             found.append(int(inside[0]))
     statistic = _shown(trace)
+    values, low, high = trace.statistics[statistic].T
     return TraceView(
         label=STATISTIC_LABELS.get(statistic, statistic),
-        values=trace[statistic][chosen],
-        low=trace[f"{statistic}_low"][chosen],
-        high=trace[f"{statistic}_high"][chosen],
+        values=values,
+        low=low,
+        high=high,
         starts=starts,
         tasks=[task + 1 for task in stream],
         found=found,
@@ -453,10 +471,10 @@ def _trace_view(result: Result) -> TraceView:
     )
 
 
-def _shown(trace: Column) -> str:
+def _shown(trace: Trace) -> str:
     """The first statistic that a verdict looked at: one with a bound; else the first of all."""
-    names = [name for name in trace if f"{name}_low" in trace]
-    bounded = (n for n in names if any(np.isfinite(trace[f"{n}_{b}"]).any() for b in BOUNDS))
+    names = list(trace.statistics)
+    bounded = (name for name in names if np.isfinite(trace.statistics[name][:, 1:]).any())
     return next(bounded, names[0])
 
 
@@ -477,14 +495,17 @@ def _latent_views(results: Sequence[Result], folder: Path) -> str:
                 label=np.array([int(row["class"]) for row in points]),
                 means=_places(means),
                 mean_task=np.array([int(row["task"]) - 1 for row in means]),
-                title=result.label,
+                title=method_label(result.method),
             )
         )
     return _panels(
         draws,
         [r.method for r in results],
         folder / results[0].benchmark / "latent-space",
-        [f"{r.label}: test points and Gaussians in a plane of the latent space." for r in results],
+        [
+            f"{method_label(r.method)}: test points and Gaussians in a plane of the latent space."
+            for r in results
+        ],
         "Test points of the first seed under the final model, in the plane that spreads the "
         "Gaussians' means most. Colour: true task, as above; shape: class; ring: a Gaussian, 2σ "
         "wide. Points that have left the rings of their own colour are forgotten.",
@@ -603,8 +624,8 @@ def _provenance_html(results: dict[str, list[Result]]) -> str:
             ]
             rows = settings_rows(result.about["settings"]) + fingerprints
             parts.append(
-                f"<details><summary>{escape(result.label)}: settings</summary>"
-                + facts_table(f"Settings of {result.label} on {benchmark}", rows)
+                f"<details><summary>{escape(method_label(result.method))}: settings</summary>"
+                + facts_table(f"Settings of {method_label(result.method)} on {benchmark}", rows)
                 + "</details>"
             )
     return "\n".join(parts)

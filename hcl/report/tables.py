@@ -12,8 +12,9 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from hcl.records.scores import Result
 from hcl.report.paper import METRICS, PaperResult, PaperTable, find_paper_table
-from hcl.report.results import Result
+from hcl.report.results import method_label
 
 TITLES = {
     "average_accuracy": "average accuracy",
@@ -112,7 +113,14 @@ def headline(results: Sequence[Result]) -> Table:
 
 def _row(result: Result, cells: Sequence[Cell], changes: Changes | None = None) -> Row:
     seeds = result.summary["seeds"]
-    return Row(result.method, result.label, result.task_agnostic, seeds, tuple(cells), changes)
+    return Row(
+        result.method,
+        method_label(result.method),
+        result.task_agnostic,
+        seeds,
+        tuple(cells),
+        changes,
+    )
 
 
 def _changes(result: Result) -> Changes | None:

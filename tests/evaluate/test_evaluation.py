@@ -13,6 +13,7 @@ import pytest
 
 from hcl.errors import HCLError
 from hcl.evaluate import scoring
+from hcl.records.scores import write_scores
 from tests.support.made_runs import BATCHES, make_benchmark, make_run, write_runs
 
 # After the last segment, samples 0 and 1 (task 0) and 6 (task 2) are wrong; after the first, 0.
@@ -58,9 +59,9 @@ def test_changes_of_a_task_agnostic_run() -> None:
     said = {BATCHES + 1: 1, 2 * BATCHES: 2, 3 * BATCHES + 5: 1, 3 * BATCHES + 7: 1}
     changes = scoring.score(make_run(benchmark, verdicts=said), benchmark).changes
     assert changes is not None
-    assert (changes.true, changes.found, changes.missed, changes.false) == (3, 3, 0, 1)
-    assert changes.delay == pytest.approx(2.0)
-    assert (changes.recurring, changes.recurring_named) == (1, 1)
+    assert [changes[name] for name in ("true", "found", "missed", "false")] == [3, 3, 0, 1]
+    assert changes["delay"] == pytest.approx(2.0)
+    assert (changes["recurring"], changes["recurring_named"]) == (1, 1)
 
 
 def test_summary_is_in_percent_over_seeds() -> None:
@@ -80,7 +81,7 @@ def test_what_is_not_defined_is_null_and_an_empty_cell(tmp_path: Path) -> None:
     run = make_run(benchmark, "curl", tasks_known=False)
     scores = [scoring.score(run, benchmark)]
     assert scoring.summarise(scores)["overall_accuracy"] == {"mean": None, "std": None}
-    scoring.write_scores(tmp_path / "scores", [run], scores, {})
+    write_scores(tmp_path / "scores", [run], scores, {}, {})
     assert rows(tmp_path / "scores/metrics.csv")[0]["overall_accuracy"] == ""
 
 
@@ -96,12 +97,31 @@ def test_changes_are_summed_up_and_a_delay_of_nothing_is_null() -> None:
     assert nothing["changes"]["delay"] == {"mean": None, "std": None}
 
 
+def test_the_headline_is_a_handful_of_means() -> None:
+    benchmark = make_benchmark()
+    told = [make_run(benchmark, seed=0), make_run(benchmark, seed=1, wrong=WRONG)]
+    summary = scoring.summarise([scoring.score(run, benchmark) for run in told])
+    average = summary["average_accuracy"]["mean"]
+    assert scoring.headline(summary) == {
+        "average_accuracy": average,
+        "forgetting": 6.25,
+        "overall_accuracy": 87.5,
+    }
+    seeking = [make_run(benchmark, verdicts=v) for v in ({BATCHES: 1, BATCHES + 1: 1}, {})]
+    summary = scoring.summarise([scoring.score(run, benchmark) for run in seeking])
+    headline = scoring.headline(summary)
+    assert list(headline)[3:] == ["changes_found", "changes_false"]
+    assert (headline["changes_found"], headline["changes_false"]) == (0.5, 0.5)
+    blind = scoring.score(make_run(benchmark, "curl", tasks_known=False), benchmark)
+    assert scoring.headline(scoring.summarise([blind]))["overall_accuracy"] is None
+
+
 def test_files_are_tidy_complete_and_counted_from_one(tmp_path: Path) -> None:
     benchmark = make_benchmark(order=(0, 1, 0))
     runs = [make_run(benchmark, "hcl-fr-ta", s, [(2, 0)], verdicts={BATCHES: 1}) for s in (0, 5)]
     scores = [scoring.score(run, benchmark) for run in runs]
     described = scoring.about(runs, benchmark, {})
-    scoring.write_scores(tmp_path / "scores", runs, scores, described)
+    write_scores(tmp_path / "scores", runs, scores, {}, described)
 
     accuracy = rows(tmp_path / "scores/accuracy.csv")
     assert len(accuracy) == 2 * 3 * 2
@@ -141,7 +161,7 @@ def test_a_detector_s_own_statistics_are_columns_in_its_order(tmp_path: Path) ->
     }
     run = replace(run, trace=replace(run.trace, statistics=statistics))
     scores = [scoring.score(run, benchmark)]
-    scoring.write_scores(tmp_path / "scores", [run], scores, {})
+    write_scores(tmp_path / "scores", [run], scores, {}, {})
     change = rows(tmp_path / "scores/trace.csv")[BATCHES]
     assert list(change.items())[6:] == [
         *(("surprise", "1.5"), ("surprise_low", ""), ("surprise_high", "2")),
@@ -175,9 +195,9 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     runs = [make_run(benchmark, "hcl-fr-ta", verdicts={BATCHES: 1})]
     for name in ("one", "two"):
         scores = [scoring.score(run, benchmark) for run in runs]
-        scoring.write_scores(tmp_path / name, runs, scores, scoring.about(runs, benchmark, {}))
+        write_scores(tmp_path / name, runs, scores, {}, scoring.about(runs, benchmark, {}))
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
-    assert files == ["about.json", "accuracy.csv", "metrics.csv", "trace.csv"]
+    assert files == ["about.json", "accuracy.csv", "metrics.csv", "summary.json", "trace.csv"]
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 

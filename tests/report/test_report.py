@@ -35,7 +35,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(written: Path, out: Path) -> str:
-    results = report.read_results(written / "metrics", written / "scores", GRID)
+    results = report.read_results(written / "scores", GRID)
     return report.write_report(out, results, *studies())
 
 
@@ -47,7 +47,7 @@ def built(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_headline_marks_the_best_and_leaves_the_upper_bound_out(written: Path) -> None:
-    results = report.read_results(written / "metrics", written / "scores", GRID)["toy"]
+    results = report.read_results(written / "scores", GRID)["toy"]
     table = tables.headline(results)
     best = {row.method: [cell.best for cell in row.cells] for row in table.rows}
     assert best["hcl-fr"] == [True, True, True]
@@ -64,7 +64,7 @@ def test_headline_marks_the_best_and_leaves_the_upper_bound_out(written: Path) -
 
 def test_forgetting_is_best_where_it_is_lowest(written: Path) -> None:
     grid = report.Grid(benchmarks=("toy",), methods=("adam", "hcl-fr"))
-    results = report.read_results(written / "metrics", written / "scores", grid)["toy"]
+    results = report.read_results(written / "scores", grid)["toy"]
     by_method = {row.method: row.cells[1] for row in tables.headline(results).rows}
     assert by_method["adam"].mean > by_method["hcl-fr"].mean
     assert (by_method["adam"].best, by_method["hcl-fr"].best) == (False, True)
@@ -133,7 +133,7 @@ def test_a_page_without_a_view_of_the_latent_space_says_why(written: Path, tmp_p
     note = "<code>save_model: true</code> in <code>benchmarks.toy.training</code>"
     for methods, said in ((("adam", "curl"), True), (("adam", "hcl-fr"), False)):
         grid = report.Grid(benchmarks=("toy",), methods=methods)
-        results = report.read_results(written / "metrics", written / "scores", grid)
+        results = report.read_results(written / "scores", grid)
         report.write_report(tmp_path / "report", results)
         assert (note in (tmp_path / "report/index.html").read_text()) == said
 
@@ -151,7 +151,7 @@ def test_the_printed_headline_has_the_changes_that_were_found(written: Path, bui
     assert re.search(r"HCL-FR \(TA\) .*  2/2, 1 false\n", printed)
     assert printed.count(" false\n") == 1
     grid = report.Grid(benchmarks=("toy",), methods=("adam", "hcl-fr"))
-    told = report.read_results(written / "metrics", written / "scores", grid)["toy"]
+    told = report.read_results(written / "scores", grid)["toy"]
     assert "changes" not in tables.plain(tables.headline(told))
 
 
@@ -160,7 +160,7 @@ def test_the_trace_of_hcl_plus_is_that_of_its_own_test(tmp_path: Path) -> None:
     for method in methods:
         write_result(tmp_path, make_benchmark(), method, [[], []])
     grid = report.Grid(benchmarks=("toy",), methods=methods)
-    results = report.read_results(tmp_path / "metrics", tmp_path / "scores", grid)["toy"]
+    results = report.read_results(tmp_path / "scores", grid)["toy"]
     flow, plus = (report._trace_view(result) for result in results)
     assert flow.label == report.STATISTIC_LABELS["log_px"]
     assert plus.label == report.STATISTIC_LABELS["mean_shift"]
@@ -182,7 +182,7 @@ def test_the_paper_stands_beside_the_same_benchmark(tmp_path: Path) -> None:
         write_result(tmp_path, benchmark, method, [[(1, 0)]])
     # The paper's tasks have ten classes, ours two: not the same.
     grid = report.Grid(benchmarks=("svhn-mnist",), methods=("er", "ncm"))
-    results = report.read_results(tmp_path / "metrics", tmp_path / "scores", grid)["svhn-mnist"]
+    results = report.read_results(tmp_path / "scores", grid)["svhn-mnist"]
     assert tables.headline(results).paper is None
     for result in results:
         result.about["classes_per_task"] = 10
@@ -314,15 +314,15 @@ def test_the_same_results_give_the_same_bytes(written: Path, built: Path, tmp_pa
 
 def test_a_result_outside_the_grid_is_not_read(written: Path) -> None:
     grid = report.Grid(benchmarks=("toy",), methods=("mtl",))
-    results = report.read_results(written / "metrics", written / "scores", grid)
+    results = report.read_results(written / "scores", grid)
     assert [result.method for result in results["toy"]] == ["mtl"]
 
 
 def test_a_missing_result_is_named_with_the_command_that_makes_it(written: Path) -> None:
     grid = report.Grid(benchmarks=("toy",), methods=("mtl", "er"))
-    message = r"er\.json: no such result; make it with `dvc repro evaluate@toy-er`"
+    message = r"er/about\.json: no such result; make it with `hcl evaluate` of er on toy"
     with pytest.raises(HCLError, match=message):
-        report.read_results(written / "metrics", written / "scores", grid)
+        report.read_results(written / "scores", grid)
 
 
 def test_scores_of_different_streams_are_not_mixed(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_scores_of_different_streams_are_not_mixed(tmp_path: Path) -> None:
     write_result(tmp_path, make_benchmark(epochs=4), "er", [[]])
     grid = report.Grid(benchmarks=("toy",), methods=("mtl", "er"))
     with pytest.raises(HCLError, match="different streams"):
-        report.read_results(tmp_path / "metrics", tmp_path / "scores", grid)
+        report.read_results(tmp_path / "scores", grid)
 
 
 def test_a_table_cut_short_is_refused(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_table_cut_short_is_refused(tmp_path: Path) -> None:
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     grid = report.Grid(benchmarks=("toy",), methods=("mtl",))
     with pytest.raises(HCLError, match=r"accuracy\.csv: not every accuracy is there"):
-        report.read_results(tmp_path / "metrics", tmp_path / "scores", grid)
+        report.read_results(tmp_path / "scores", grid)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from hcl.evaluate import scoring
-from hcl.files import write_json
 from hcl.records.runs import Run, Trace, write_run
+from hcl.records.scores import write_scores
 from hcl.records.tasks import Benchmark, Part, Segment, Source, Task, write_benchmark
 from hcl.studies.files import MoonsStudy, ToyLosses
 
@@ -131,15 +131,14 @@ def write_result(
     attributes = {"pictures": {"backbone": "lite0.in1k", "weights_sha256": "12" * 32}}
     described = scoring.about(runs, benchmark, attributes)
     latent = [("mean", 1, 0, "0", "0"), ("sample", 1, 1, "1", "2"), ("sample", 2, 0, "3", "-1")]
-    scoring.write_scores(
+    write_scores(
         folder / "scores" / benchmark.name / method,
         runs,
         scores,
+        scoring.summarise(scores),
         described,
         latent if method == "hcl-fr" else None,
     )
-    path = folder / "metrics" / benchmark.name / f"{method}.json"
-    write_json(path, scoring.summarise(scores))
 
 
 def studies() -> tuple[MoonsStudy, ToyLosses]:
