@@ -17,13 +17,12 @@ import numpy as np
 from hcl.errors import HCLError
 from hcl.evaluate import metrics
 from hcl.records.runs import Run, read_run
-from hcl.records.scores import Scores, rounded
+from hcl.records.scores import METRICS, Scores, rounded
 from hcl.records.scores import write_csv as write_csv  # where hcl.tune looks for it
 from hcl.records.tasks import Benchmark
 
 # What an embedding file says of itself that a reader of the results wants to know.
 PROVENANCE = ("backbone", "weights", "weights_sha256", "transform", "data_sha256", "versions")
-METRICS = ("average_accuracy", "forgetting", "overall_accuracy")
 
 
 def read_runs(
@@ -92,9 +91,7 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
 def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
     """Mean and standard deviation over seeds, in percent; changes as means of counts."""
     summary: dict[str, Any] = {
-        "average_accuracy": _summary([s.average_accuracy for s in scores], percent=True),
-        "forgetting": _summary([s.forgetting for s in scores], percent=True),
-        "overall_accuracy": _summary([s.overall_accuracy for s in scores], percent=True),
+        **{m: _summary([getattr(s, m) for s in scores], percent=True) for m in METRICS},
         "task_accuracy": {
             str(i + 1): _summary([s.accuracy[i, -1] for s in scores], percent=True)
             for i in range(len(scores[0].accuracy))

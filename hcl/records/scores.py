@@ -37,6 +37,8 @@ from hcl.errors import HCLError
 from hcl.files import replacing, write_json
 from hcl.records.runs import Run, Trace
 
+# The scalar metrics, in the order of the paper's columns.
+METRICS = ("average_accuracy", "forgetting", "overall_accuracy")
 SCORE_FILES = (
     *("summary.json", "about.json"),
     *("accuracy.csv", "metrics.csv", "trace.csv", "latent.csv"),
@@ -142,15 +144,14 @@ def write_scores(
 def _write_metrics(path: Path, scores: Sequence[Scores]) -> None:
     counts = [s.changes for s in scores if s.changes is not None]
     names = tuple(counts[0]) if counts else ()
-    header = ("seed", "average_accuracy", "forgetting", "overall_accuracy")
     rows = []
     for s in scores:
-        values = [s.average_accuracy, s.forgetting, s.overall_accuracy]
+        values = [getattr(s, name) for name in METRICS]
         row: list[object] = [s.seed, *(rounded(v, percent=True) for v in values)]
         if s.changes is not None:
             row += [rounded(v) if isinstance(v, float) else v for v in s.changes.values()]
         rows.append(row)
-    write_csv(path, (*header, *(f"changes_{name}" for name in names)), rows)
+    write_csv(path, ("seed", *METRICS, *(f"changes_{name}" for name in names)), rows)
 
 
 def _write_traces(path: Path, runs: Sequence[Run]) -> None:

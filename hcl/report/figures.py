@@ -31,11 +31,17 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
+from hcl.report import catalogue
+
 FloatArray = NDArray[np.floating]
 
 INK, MUTED, RULE, PAPER = "#1d2329", "#6b747d", "#d5dae0", "#ffffff"
 BLUE, ORANGE, GREEN, VERMILLION, PINK = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7"
 SKY, OLIVE, WINE, TEAL = "#56b4e9", "#999933", "#882255", "#44aa99"
+PALETTE = {
+    **{"ink": INK, "muted": MUTED, "blue": BLUE, "orange": ORANGE, "green": GREEN, "pink": PINK},
+    **{"vermillion": VERMILLION, "sky": SKY, "olive": OLIVE, "wine": WINE, "teal": TEAL},
+}
 TASK_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, PINK, SKY, OLIVE, WINE, TEAL, MUTED)
 
 # What a dark page shows instead; colours that read on both stay as they are.
@@ -70,24 +76,10 @@ class Style:
         return (0, (4, 2)) if self.task_agnostic else "-"
 
 
-_STYLES = {
-    "mtl": (INK, "s"),
-    "adam": (MUTED, "X"),
-    "er": (ORANGE, "D"),
-    "curl": (PINK, "v"),
-    "hcl-fr": (BLUE, "o"),
-    "hcl-gr": (VERMILLION, "^"),
-    "hcl-plus": (GREEN, "P"),
-    "ncm": (SKY, "<"),
-    "slda": (OLIVE, ">"),
-    "ranpac": (WINE, "h"),
-}
-
-
 def style_of(method: str, task_agnostic: bool) -> Style:
-    """A method's own style; one that is not known here is drawn in teal."""
-    colour, marker = _STYLES.get(method.removesuffix("-ta"), (TEAL, "d"))
-    return Style(colour, marker, task_agnostic)
+    """How the catalogue has the method drawn."""
+    said = catalogue.entry(method)
+    return Style(PALETTE[said.colour], said.marker, task_agnostic)
 
 
 @dataclass(frozen=True)

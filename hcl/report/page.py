@@ -9,23 +9,9 @@ from html import escape
 from typing import Any, Literal
 
 from hcl.records.scores import Result
+from hcl.report import catalogue
 from hcl.report.figures import DARK, css_name
-from hcl.report.paper import METRICS
-from hcl.report.results import method_label
 from hcl.report.tables import Cell, Table, compared, number, title_of
-
-DESCRIPTIONS = {
-    "adam": "plain training, nothing done against forgetting: the lower bound",
-    "mtl": "sees all earlier tasks again while it trains: the upper bound, left out of “best”",
-    "er": "replays stored samples of earlier tasks",
-    "curl": "a variational autoencoder with one latent Gaussian a class; it knows no tasks",
-    "hcl-gr": "the flow with generative replay",
-    "hcl-fr": "the flow with functional regularisation",
-    "hcl-plus": "ridge regression on random features, from streamed sums; not in the paper",
-    "ncm": "nearest class mean, in closed form; not in the paper",
-    "slda": "streaming linear discriminant analysis, in closed form; not in the paper",
-    "ranpac": "random projection and ridge regression, in closed form; not in the paper",
-}
 
 
 @dataclass(frozen=True)
@@ -74,7 +60,7 @@ td small{{color:var(--muted);font-size:.8em}}
 td.best{{font-weight:700}}
 td.best::before{{content:"▸\\00a0";color:var(--accent);font-weight:400}}
 td.paper{{color:var(--muted)}}
-td.left{{text-align:left;white-space:normal}}
+td.left,th.left{{text-align:left;white-space:normal}}
 .good{{color:var(--good)}}.bad{{color:var(--bad)}}
 figure{{margin:.8rem 0 1.6rem}}
 figure svg{{display:block;max-width:100%;height:auto}}
@@ -157,7 +143,8 @@ def table_html(table: Table, caption: str) -> str:
     beside = compared(table)
     above, below = _th("method", rowspan=2 if any(beside) else 1), ""
     for column, compare in zip(table.columns, beside, strict=True):
-        arrow = {"forgetting": " ↓"}.get(column, " ↑" if column in METRICS else "")
+        metric = catalogue.METRICS.get(column)
+        arrow = "" if metric is None else " ↓" if metric.lower_is_better else " ↑"
         title = escape(title_of(column)) + f'<span aria-hidden="true">{arrow}</span>'
         kind = 'scope="colgroup" colspan="3"' if compare else 'scope="col"'
         above += f"<th {kind}>{title}</th>"
@@ -189,7 +176,7 @@ def _cells(column: str, cell: Cell, compare: bool) -> str:
 def _verdict(column: str, gap: float | None) -> str:
     if gap is None or abs(gap) < 0.005:
         return ""
-    better = gap < 0 if column == "forgetting" else gap > 0
+    better = gap < 0 if catalogue.METRICS[column].lower_is_better else gap > 0
     return ' class="good"' if better else ' class="bad"'
 
 
@@ -203,6 +190,18 @@ def simple_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[st
         for first, *others in rows
     )
     return _wrap(caption, head, body)
+
+
+def texts_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of sentences, which may break into lines; the first column names the row."""
+    head = "<tr>" + "".join(f'<th scope="col" class="left">{escape(t)}</th>' for t in header)
+    body = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f'<td class="left">{escape(text)}</td>' for text in others)
+        + "</tr>\n"
+        for first, *others in rows
+    )
+    return _wrap(caption, f"{head}</tr>", body)
 
 
 def facts_table(caption: str, rows: Sequence[tuple[str, str]]) -> str:
@@ -264,19 +263,16 @@ def task_key(colours: Sequence[str], names: Sequence[str]) -> str:
 
 
 def methods_list(results: Sequence[Result]) -> str:
-    """What each method is, in a line."""
+    """What each method is, whose it is, and when to take it."""
     rows = []
     for result in results:
-        base = result.method.removesuffix("-ta")
-        text = DESCRIPTIONS.get(base, "")
-        if result.task_agnostic:
-            text += ("; " if text else "") + "never told that the task has changed (task-agnostic)"
-        rows.append((method_label(result.method), text))
-    return (
-        "<details><summary>What the methods are</summary>"
-        + facts_table("Methods", rows)
-        + "</details>\n"
-    )
+        said = catalogue.entry(result.method)
+        text = said.sentence
+        if result.task_agnostic and catalogue.TASK_AGNOSTIC not in text:
+            text += ("; " if text else "") + catalogue.TASK_AGNOSTIC
+        take_it = f"Take it {said.take_it}" if said.take_it else ""
+        rows.append([said.label, text, said.origin, take_it])
+    return texts_table("The methods", ["method", "what it is", "whose it is", "when"], rows)
 
 
 def settings_rows(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

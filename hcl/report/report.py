@@ -19,8 +19,9 @@ import numpy as np
 from hcl.errors import HCLError
 from hcl.files import replacing
 from hcl.records.runs import Trace
-from hcl.records.scores import Result, read_result
-from hcl.report import figures, tables
+from hcl.records.scores import METRICS, Result, read_result
+from hcl.report import catalogue, figures, tables
+from hcl.report.catalogue import label
 from hcl.report.figures import Draw, Series, TraceView
 from hcl.report.page import (
     Picture,
@@ -34,18 +35,9 @@ from hcl.report.page import (
     table_html,
     task_key,
 )
-from hcl.report.paper import METRICS
-from hcl.report.results import method_label
 from hcl.studies.files import METHODS, MoonsStudy, ToyLosses, moons_panels, toy_panel
 
 REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures")
-STATISTIC_LABELS = {
-    "log_px": "log-likelihood S₁",
-    "log_pz": "latent log-likelihood S₂",
-    "log_det": "log-determinant S₃",
-    "mean_shift": "shift of the mean latents T",
-    "evidence": "evidence of a change C",
-}
 
 
 @dataclass(frozen=True)
@@ -227,13 +219,10 @@ def _backbone(source: dict[str, Any]) -> str:
 
 def _by_task_figures(results: Sequence[Result], folder: Path) -> str:
     """The paper's methods in one figure, as in the paper; others beside the upper bound."""
-    paper = ("mtl", "adam", "er", "curl", "hcl-fr", "hcl-gr", "hcl-fr-ta", "hcl-gr-ta")
-    groups = {
-        "paper": [r for r in results if r.method in paper],
-        "other": [r for r in results if r.method not in paper],
-    }
-    if groups["other"]:
-        groups["other"] = [r for r in results if r.method == "mtl"] + groups["other"]
+    papers = [r for r in results if catalogue.entry(r.method).origin == "the paper's"]
+    others = [r for r in results if r not in papers]
+    bounds = [r for r in papers if catalogue.entry(r.method).upper_bound]
+    groups = {"paper": papers, "other": bounds + others if others else []}
     pictures = []
     for name, chosen in groups.items():
         if not chosen:
@@ -241,7 +230,7 @@ def _by_task_figures(results: Sequence[Result], folder: Path) -> str:
         title = "The paper's methods" if name == "paper" else "Other methods"
         draw = partial(figures.accuracy_by_task, series=[_series(r) for r in chosen], title=title)
         said = "; ".join(
-            f"{method_label(r.method)}: " + ", ".join(f"{v:.1f}" for v in _final(r).mean(0))
+            f"{label(r.method)}: " + ", ".join(f"{v:.1f}" for v in _final(r).mean(0))
             for r in chosen
         )
         picture = _picture(
@@ -266,7 +255,7 @@ def _final(result: Result) -> figures.FloatArray:
 def _series(result: Result) -> Series:
     final = _final(result)
     style = figures.style_of(result.method, result.task_agnostic)
-    return Series(method_label(result.method), style, final.mean(0), final.std(0))
+    return Series(label(result.method), style, final.mean(0), final.std(0))
 
 
 def _picture(
@@ -315,9 +304,10 @@ def _bars(results: Sequence[Result], folder: Path) -> str:
         for result in results:
             mean, std = (np.array(np.nan if v is None else v) for v in result.metric(metric))
             style = figures.style_of(result.method, result.task_agnostic)
-            series.append(Series(method_label(result.method), style, mean, std))
-            said.append(f"{method_label(result.method)} {tables.number(result.metric(metric)[0])}")
-        better = "lower is better" if metric == "forgetting" else "higher is better"
+            series.append(Series(label(result.method), style, mean, std))
+            said.append(f"{label(result.method)} {tables.number(result.metric(metric)[0])}")
+        lower = catalogue.METRICS[metric].lower_is_better
+        better = f"{'lower' if lower else 'higher'} is better"
         title = f"{tables.title_of(metric).capitalize()}, %"
         draws.append(partial(figures.bars, series=series, title=title))
         descriptions.append(f"{title} ({better}): {', '.join(said)}.")
@@ -339,7 +329,7 @@ def _over_time(results: Sequence[Result], folder: Path) -> str:
             mean=r.accuracy.mean(0),
             std=r.accuracy.std(0),
             stream=r.stream,
-            title=method_label(r.method),
+            title=label(r.method),
         )
         for r in results
     ]
@@ -353,7 +343,7 @@ def _over_time(results: Sequence[Result], folder: Path) -> str:
         [r.method for r in results],
         folder / results[0].benchmark / "accuracy-over-time",
         [
-            f"{method_label(r.method)}: accuracy on each task after each segment of the stream."
+            f"{label(r.method)}: accuracy on each task after each segment of the stream."
             for r in results
         ],
         "Each line begins where its task is first shown; bands of one standard deviation.",
@@ -366,7 +356,7 @@ def _heat_maps(results: Sequence[Result], folder: Path) -> str:
             figures.heat_map,
             accuracy=r.accuracy.mean(0),
             stream=r.stream,
-            title=method_label(r.method),
+            title=label(r.method),
         )
         for r in results
     ]
@@ -376,7 +366,7 @@ def _heat_maps(results: Sequence[Result], folder: Path) -> str:
         [r.method for r in results],
         folder / results[0].benchmark / "accuracy-matrix",
         [
-            f"{method_label(r.method)}: accuracy on task i after segment j, mean over seeds."
+            f"{label(r.method)}: accuracy on task i after segment j, mean over seeds."
             for r in results
         ],
         "Accuracy a<sub>i,j</sub> on the task of the row after the segment of the column, mean "
@@ -397,7 +387,7 @@ def _changes_html(results: Sequence[Result]) -> str:
         recurring = f"{total['recurring_named']} of {total['recurring']}"
         rows.append(
             [
-                method_label(result.method),
+                label(result.method),
                 f"{total['found']} of {total['true']}",
                 str(total["missed"]),
                 str(total["false"]),
@@ -425,11 +415,11 @@ def _traces(results: Sequence[Result], folder: Path) -> str:
                 partial(
                     figures.detector_trace,
                     view=view,
-                    title=f"{method_label(result.method)}, seed {seed}",
+                    title=f"{label(result.method)}, seed {seed}",
                 )
             ],
             folder / result.benchmark / f"trace-{result.method}",
-            f"{method_label(result.method)}: {view.label} of each training batch with "
+            f"{label(result.method)}: {view.label} of each training batch with "
             "the bounds; changes at "
             f"batches {', '.join(str(s + 1) for s in view.starts[1:])}, found at "
             f"{', '.join(str(f + 1) for f in view.found) or 'none'}, false at "
@@ -460,7 +450,7 @@ def _trace_view(result: Result) -> TraceView:
     statistic = _shown(trace)
     values, low, high = trace.statistics[statistic].T
     return TraceView(
-        label=STATISTIC_LABELS.get(statistic, statistic),
+        label=catalogue.statistic_label(statistic),
         values=values,
         low=low,
         high=high,
@@ -495,7 +485,7 @@ def _latent_views(results: Sequence[Result], folder: Path) -> str:
                 label=np.array([int(row["class"]) for row in points]),
                 means=_places(means),
                 mean_task=np.array([int(row["task"]) - 1 for row in means]),
-                title=method_label(result.method),
+                title=label(result.method),
             )
         )
     return _panels(
@@ -503,7 +493,7 @@ def _latent_views(results: Sequence[Result], folder: Path) -> str:
         [r.method for r in results],
         folder / results[0].benchmark / "latent-space",
         [
-            f"{method_label(r.method)}: test points and Gaussians in a plane of the latent space."
+            f"{label(r.method)}: test points and Gaussians in a plane of the latent space."
             for r in results
         ],
         "Test points of the first seed under the final model, in the plane that spreads the "
@@ -624,8 +614,8 @@ def _provenance_html(results: dict[str, list[Result]]) -> str:
             ]
             rows = settings_rows(result.about["settings"]) + fingerprints
             parts.append(
-                f"<details><summary>{escape(method_label(result.method))}: settings</summary>"
-                + facts_table(f"Settings of {method_label(result.method)} on {benchmark}", rows)
+                f"<details><summary>{escape(label(result.method))}: settings</summary>"
+                + facts_table(f"Settings of {label(result.method)} on {benchmark}", rows)
                 + "</details>"
             )
     return "\n".join(parts)

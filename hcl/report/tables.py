@@ -1,8 +1,8 @@
 """The report's tables: as data first, then as Markdown, CSV, LaTeX and plain text.
 
 Means and standard deviations over seeds in percent, with two decimals as in the paper. The best
-value of a column is marked, leaving ``mtl`` out: it sees the old data again and is the paper's
-upper bound, not a competitor.
+value of a column is marked, leaving upper bounds out (``mtl``): they see the old data again, and
+are no competitors.
 """
 
 from __future__ import annotations
@@ -12,16 +12,10 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from hcl.records.scores import Result
-from hcl.report.paper import METRICS, PaperResult, PaperTable, find_paper_table
-from hcl.report.results import method_label
+from hcl.records.scores import METRICS, Result
+from hcl.report import catalogue
+from hcl.report.paper import PaperResult, PaperTable, find_paper_table
 
-TITLES = {
-    "average_accuracy": "average accuracy",
-    "forgetting": "forgetting",
-    "overall_accuracy": "overall accuracy",
-}
-UPPER_BOUND = "mtl"
 DASH = "–"
 CHANGES = "changes found"  # the head of the column
 CHANGES_NOTE = (
@@ -115,7 +109,7 @@ def _row(result: Result, cells: Sequence[Cell], changes: Changes | None = None) 
     seeds = result.summary["seeds"]
     return Row(
         result.method,
-        method_label(result.method),
+        catalogue.label(result.method),
         result.task_agnostic,
         seeds,
         tuple(cells),
@@ -179,20 +173,29 @@ def _with_best(table: Table) -> Table:
         means = [
             round(row.cells[column].mean, 2)  # type: ignore[arg-type]
             for row in table.rows
-            if row.method != UPPER_BOUND and row.cells[column].mean is not None
+            if _competes(row, column)
         ]
-        best.append((min if name == "forgetting" else max)(means) if means else None)
+        best.append((min if _lower_is_better(name) else max)(means) if means else None)
 
     def marked(row: Row) -> Row:
-        cells = []
-        for cell, top in zip(row.cells, best, strict=True):
-            is_best = (
-                row.method != UPPER_BOUND and cell.mean is not None and round(cell.mean, 2) == top
-            )
-            cells.append(Cell(cell.mean, cell.std, is_best, cell.paper, cell.paper_std))
-        return replace(row, cells=tuple(cells))
+        return replace(
+            row,
+            cells=tuple(
+                replace(cell, best=_competes(row, i) and round(cell.mean or 0.0, 2) == best[i])
+                for i, cell in enumerate(row.cells)
+            ),
+        )
 
-    return Table(table.benchmark, table.columns, tuple(map(marked, table.rows)), table.paper)
+    return replace(table, rows=tuple(map(marked, table.rows)))
+
+
+def _competes(row: Row, column: int) -> bool:
+    return not catalogue.entry(row.method).upper_bound and row.cells[column].mean is not None
+
+
+def _lower_is_better(column: str) -> bool:
+    metric = catalogue.METRICS.get(column)
+    return metric is not None and metric.lower_is_better
 
 
 # As text ------------------------------------------------------------------------------------------
@@ -225,7 +228,8 @@ def compared(table: Table) -> tuple[bool, ...]:
 
 def title_of(column: str) -> str:
     """What stands at the head of a column."""
-    return TITLES.get(column, column)
+    metric = catalogue.METRICS.get(column)
+    return metric.label if metric else column
 
 
 def markdown(table: Table) -> str:

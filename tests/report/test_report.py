@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from hcl.errors import HCLError
-from hcl.report import report, tables
+from hcl.report import catalogue, report, tables
 from hcl.report.page import table_html
-from hcl.report.results import method_label
 from tests.support.made_runs import make_benchmark, studies, write_result
 
 ANSWERS = {
@@ -162,8 +161,8 @@ def test_the_trace_of_hcl_plus_is_that_of_its_own_test(tmp_path: Path) -> None:
     grid = report.Grid(benchmarks=("toy",), methods=methods)
     results = report.read_results(tmp_path / "scores", grid)["toy"]
     flow, plus = (report._trace_view(result) for result in results)
-    assert flow.label == report.STATISTIC_LABELS["log_px"]
-    assert plus.label == report.STATISTIC_LABELS["mean_shift"]
+    assert flow.label == catalogue.statistic_label("log_px")
+    assert plus.label == catalogue.statistic_label("mean_shift")
     assert np.isnan(plus.low[:3]).all()
     assert (set(plus.low[3:]), set(plus.high[3:])) == ({-125}, {-75})
     assert plus.found == [12, 27]
@@ -340,19 +339,6 @@ def test_a_table_cut_short_is_refused(tmp_path: Path) -> None:
     grid = report.Grid(benchmarks=("toy",), methods=("mtl",))
     with pytest.raises(HCLError, match=r"accuracy\.csv: not every accuracy is there"):
         report.read_results(tmp_path / "scores", grid)
-
-
-@pytest.mark.parametrize(
-    ("method", "label"),
-    [
-        ("hcl-fr", "HCL-FR"),
-        ("hcl-gr-ta", "HCL-GR (TA)"),
-        ("mine", "mine"),
-        ("mine-ta", "mine (TA)"),
-    ],
-)
-def test_labels_are_the_paper_s(method: str, label: str) -> None:
-    assert method_label(method) == label
 
 
 @pytest.mark.parametrize(
