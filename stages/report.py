@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -44,6 +45,17 @@ def command(
         results,
         moons=read_moons(moons) if moons else None,
         toy=read_toy_losses(toy_losses) if toy_losses else None,
+        again=_again(grid.benchmarks[0], grid.methods[0]),
     )
     click.echo(headline)
     click.echo(f"Report: {out / 'index.html'}")
+
+
+def _again(benchmark: str, method: str) -> list[tuple[str, str]]:
+    """The commands that make a report's numbers again."""
+    stage = shlex.quote(f"evaluate@{benchmark}-{method}")
+    one = f"dvc repro {stage}\ndvc repro -s report"
+    return [
+        ("To make everything again", "dvc repro"),
+        ("One method on one benchmark, and this page after it", one),
+    ]

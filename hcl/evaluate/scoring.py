@@ -6,6 +6,7 @@ The files of both are ``hcl.records.scores``'s. An undefined metric (the overall
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,7 +20,7 @@ from hcl.evaluate import metrics
 from hcl.records.runs import Run, read_run
 from hcl.records.scores import METRICS, Scores, rounded
 from hcl.records.scores import write_csv as write_csv  # where hcl.tune looks for it
-from hcl.records.tasks import Benchmark
+from hcl.records.tasks import Benchmark, Task
 
 # What an embedding file says of itself that a reader of the results wants to know.
 PROVENANCE = ("backbone", "weights", "weights_sha256", "transform", "data_sha256", "versions")
@@ -37,7 +38,7 @@ def read_runs(
         path = folder / f"seed-{seed}.h5"
         if not path.exists():
             raise HCLError(
-                f"{path}: no such run. Train it with `dvc repro train@{benchmark.name}-{method}`."
+                f"{path}: no such run. Make it with `hcl train` of {method} on {benchmark.name}."
             )
         run = read_run(path)
         found = (run.benchmark, run.method, run.seed)
@@ -56,7 +57,7 @@ def read_runs(
             raise HCLError(
                 f"{path}: was trained on tasks of {benchmark.name} that are not those of the tasks "
                 "file: their order, epochs, classes or samples differ. Train again on these tasks "
-                f"(`dvc repro train@{benchmark.name}-{method}`), or name the file of those."
+                "(`hcl train`), or name the file of those."
             )
         runs.append(run)
     return runs
@@ -156,14 +157,15 @@ def about(
     Args:
         runs: of all seeds.
         benchmark: the tasks.
-        embeddings: for a data set, the attributes of its embedding file; may be empty.
+        embeddings: for a data set, the attributes of its embedding file; may be empty. From them
+            come the provenance of the data and the names of the classes.
     """
     for source in benchmark.sources:
         found = embeddings.get(source.dataset, {}).get("content_sha256", source.content_sha256)
         if found != source.content_sha256:
             raise HCLError(
                 f"{source.dataset}: the embeddings are not those that {benchmark.name} was split "
-                f"from. Run `dvc repro split@{benchmark.name}` and train again."
+                "from. Split them again (`hcl split`), and train again."
             )
     first = runs[0]
     return {
@@ -176,6 +178,7 @@ def about(
             {
                 "dataset": task.dataset,
                 "classes": list(task.classes),
+                **_class_names(task, embeddings.get(task.dataset, {})),
                 "train": len(task.train.y),
                 "validation": len(task.validation.y),
                 "test": len(task.test.y),
@@ -199,3 +202,10 @@ def about(
         "versions": first.versions,
         "fingerprints": {str(run.seed): run.fingerprint for run in runs},
     }
+
+
+def _class_names(task: Task, attributes: Mapping[str, Any]) -> dict[str, list[str]]:
+    if "classes" not in attributes:
+        return {}
+    names: list[str] = json.loads(attributes["classes"])
+    return {"class_names": [names[number] for number in task.classes]}

@@ -32,6 +32,7 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 from hcl.report import catalogue
+from hcl.report.names import SEPARATOR
 
 FloatArray = NDArray[np.floating]
 
@@ -128,6 +129,7 @@ def _drawing() -> Iterator[None]:
         "lines.linewidth": 1.4,
         "lines.markersize": 4.5,
         "hatch.linewidth": 1.1,
+        "text.parse_math": False,  # a class may be called "$"
         "svg.fonttype": "none",
         "svg.hashsalt": "hcl",
     }
@@ -182,9 +184,11 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
 
     Args:
         figure: what to show.
-        name: of lower-case letters, digits and dashes; unique in the page, it keeps ids apart.
+        name: of letters, digits, dashes and _; unique in the page, it keeps ids apart.
         description: for those who can't see it.
     """
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise ValueError(f"{name!r} can't be an id: use letters, digits, - and _.")
     buffer = io.StringIO()
     figure.set_facecolor("none")
     with _drawing():
@@ -210,8 +214,21 @@ def css_name(colour: str) -> str:
 # Results ------------------------------------------------------------------------------------------
 
 
-def accuracy_by_task(ax: Axes, series: Sequence[Series], title: str) -> None:
-    """Final accuracy on each task, a line a method (the paper's Figures 3 and 4, top)."""
+def fitted(names: Sequence[str], width: int) -> list[str]:
+    """Names of tasks in one or two lines of ``width`` characters; all empty where one is longer."""
+    two = f"{SEPARATOR.rstrip()}\n"
+    lines = [name if len(name) <= width else name.replace(SEPARATOR, two) for name in names]
+    fit = all(n.count("\n") < 2 and max(map(len, n.split("\n"))) <= width for n in lines)
+    return lines if fit else [""] * len(names)
+
+
+def accuracy_by_task(
+    ax: Axes, series: Sequence[Series], title: str, names: Sequence[str] = ()
+) -> None:
+    """Final accuracy on each task, a line a method (the paper's Figures 3 and 4, top).
+
+    ``names`` of the tasks stand under their numbers where there is room.
+    """
     tasks = np.arange(1, len(series[0].mean) + 1)
     spread = np.linspace(-0.12, 0.12, len(series)) if len(series) > 1 else np.zeros(1)
     for s, shift in zip(series, spread, strict=True):
@@ -227,7 +244,9 @@ def accuracy_by_task(ax: Axes, series: Sequence[Series], title: str) -> None:
             elinewidth=0.8,
         )
     ax.set_title(title)
-    ax.set_xticks(tasks)
+    named = fitted(names or [""] * len(tasks), 60 // len(tasks))
+    lines = max(name.count("\n") + bool(name) for name in named)
+    ax.set_xticks(tasks, [f"{i}\n{n}".strip() for i, n in zip(tasks, named, strict=True)])
     ax.set_xlabel("task")
     ax.set_ylabel("final accuracy, %")
     ax.set_xlim(0.6, len(tasks) + 0.4)
@@ -236,7 +255,7 @@ def accuracy_by_task(ax: Axes, series: Sequence[Series], title: str) -> None:
     ax.grid(axis="y")
     ax.legend(
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.17),
+        bbox_to_anchor=(0.5, -0.17 - 0.05 * lines),
         ncols=4,
         handlelength=2.4,
         columnspacing=1.2,
@@ -277,8 +296,10 @@ def bars(ax: Axes, series: Sequence[Series], title: str) -> None:
     ax.grid(axis="x")
 
 
-def heat_map(ax: Axes, accuracy: FloatArray, stream: Sequence[int], title: str) -> None:
-    """``accuracy[i, j]`` in percent: task i down, segment j across.
+def heat_map(
+    ax: Axes, accuracy: FloatArray, stream: Sequence[int], title: str, names: Sequence[str] = ()
+) -> None:
+    """``accuracy[i, j]`` in percent: task i down, segment j across, with its name if it is short.
 
     What stands before a task's first segment was not learned yet: it is shown without colour.
     """
@@ -307,7 +328,8 @@ def heat_map(ax: Axes, accuracy: FloatArray, stream: Sequence[int], title: str) 
             )
             text.set_in_layout(False)  # it lies within the axes: nothing to make room for
     ax.set_xticks(range(segments), [f"T{task + 1}" for task in stream])
-    ax.set_yticks(range(tasks), [f"T{i + 1}" for i in range(tasks)])
+    named = fitted(names or [""] * tasks, 11 if segments <= 6 else 6)
+    ax.set_yticks(range(tasks), [f"{n}  T{i}".strip() for i, n in enumerate(named, start=1)])
     ax.set_xlabel("after training on")
     ax.set_ylabel("accuracy on")
     ax.set_ylim(tasks - 0.5, -0.5)

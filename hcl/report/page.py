@@ -57,6 +57,7 @@ tbody th,thead tr:first-child th:first-child{{position:sticky;left:0;background:
 tbody tr:hover td,tbody tr:hover th{{background:var(--soft)}}
 tbody tr.first-agnostic>*{{border-top:1.5px solid var(--muted)}}
 td small{{color:var(--muted);font-size:.8em}}
+th small{{color:var(--muted);font-weight:400}}
 td.best{{font-weight:700}}
 td.best::before{{content:"▸\\00a0";color:var(--accent);font-weight:400}}
 td.paper{{color:var(--muted)}}
@@ -104,7 +105,7 @@ def page(title: str, lede: str, sections: Sequence[tuple[str, str, str]], footer
     Args:
         title: of the page.
         lede: HTML under the title.
-        sections: (anchor, heading, HTML) of each.
+        sections: (anchor, heading, HTML) of each; an anchor is a ``slug``.
         footer: HTML at the end.
     """
     links = "".join(f'<li><a href="#{a}">{escape(h)}</a></li>' for a, h, _ in sections)
@@ -142,10 +143,12 @@ def table_html(table: Table, caption: str) -> str:
     """Ours; with the paper's figure and the gap in points where the paper has the metric."""
     beside = compared(table)
     above, below = _th("method", rowspan=2 if any(beside) else 1), ""
-    for column, compare in zip(table.columns, beside, strict=True):
+    tasks = table.tasks or [""] * len(beside)
+    for column, task, compare in zip(table.columns, tasks, beside, strict=True):
         metric = catalogue.METRICS.get(column)
         arrow = "" if metric is None else " ↓" if metric.lower_is_better else " ↑"
         title = escape(title_of(column)) + f'<span aria-hidden="true">{arrow}</span>'
+        title += f"<br><small>{escape(task)}</small>" if task else ""
         kind = 'scope="colgroup" colspan="3"' if compare else 'scope="col"'
         above += f"<th {kind}>{title}</th>"
         below += _th("ours") + (_th("paper") + _th("gap") if compare else "")
@@ -262,7 +265,13 @@ def task_key(colours: Sequence[str], names: Sequence[str]) -> str:
     )
 
 
-def methods_list(results: Sequence[Result]) -> str:
+def metrics_table() -> str:
+    """What each number of the headline counts, in a sentence."""
+    rows = [[m.label, m.sentence] for m in catalogue.METRICS.values()]
+    return texts_table("What the numbers count", ["number", "what it counts"], rows)
+
+
+def methods_table(results: Sequence[Result]) -> str:
     """What each method is, whose it is, and when to take it."""
     rows = []
     for result in results:
@@ -270,18 +279,18 @@ def methods_list(results: Sequence[Result]) -> str:
         text = said.sentence
         if result.task_agnostic and catalogue.TASK_AGNOSTIC not in text:
             text += ("; " if text else "") + catalogue.TASK_AGNOSTIC
-        take_it = f"Take it {said.take_it}" if said.take_it else ""
-        rows.append([said.label, text, said.origin, take_it])
-    return texts_table("The methods", ["method", "what it is", "whose it is", "when"], rows)
+        rows.append([said.label, text, said.origin, said.take_it])
+    header = ["method", "what it is", "whose it is", "take it …"]
+    return texts_table("Which method to take", header, rows)
 
 
 def settings_rows(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested settings as dotted keys and their values."""
+    """Nested settings as dotted keys and their values; what is not set is left out."""
     rows: list[tuple[str, str]] = []
     for key, value in settings.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             rows += settings_rows(value, f"{name}.")
-        else:
+        elif value is not None and value != [] and value != "":
             rows.append((name, value if isinstance(value, str) else json.dumps(value)))
     return rows

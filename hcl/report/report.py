@@ -23,11 +23,13 @@ from hcl.records.scores import METRICS, Result, read_result
 from hcl.report import catalogue, figures, tables
 from hcl.report.catalogue import label
 from hcl.report.figures import Draw, Series, TraceView
+from hcl.report.names import SEPARATOR, class_names, markdown, slug, task_names
 from hcl.report.page import (
     Picture,
     facts_table,
     figure_html,
-    methods_list,
+    methods_table,
+    metrics_table,
     page,
     panels_html,
     settings_rows,
@@ -38,6 +40,7 @@ from hcl.report.page import (
 from hcl.studies.files import METHODS, MoonsStudy, ToyLosses, moons_panels, toy_panel
 
 REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures")
+UPPER_BOUND = ", ".join(m.label for m in catalogue.METHODS.values() if m.upper_bound)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ def write_report(
     results: dict[str, list[Result]],
     moons: MoonsStudy | None = None,
     toy: ToyLosses | None = None,
+    again: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Write the whole folder ``out`` and return the headline tables as plain text.
 
@@ -84,6 +88,7 @@ def write_report(
         results: by benchmark, in the order to be shown.
         moons: what ``hcl moons`` found.
         toy: what ``hcl toy-losses`` found.
+        again: what a reader may want to make again, and the commands that make it.
     """
     headlines = {name: tables.headline(found) for name, found in results.items()}
     plain = "\n".join(f"{name}\n\n{tables.plain(table)}" for name, table in headlines.items())
@@ -91,17 +96,20 @@ def write_report(
     with replacing(out) as folder:
         folder.mkdir()
         pictures = folder / "figures"
+        first = next(iter(results.values()))
         sections = [
-            (name, name, _benchmark_html(found, headlines[name], tasks[name], pictures))
-            for name, found in results.items()
+            ("how-to-read", "How to read this page", metrics_table() + methods_table(first))
         ]
+        for name, found in results.items():
+            html = _benchmark_html(found, headlines[name], tasks[name], pictures / slug(name))
+            sections.append((f"benchmark-{slug(name)}", name, html))
         if moons is not None:
             sections.append(("two-moons", "Two moons", _moons_html(moons, pictures)))
         if toy is not None:
             sections.append(
                 ("toy-losses", "The two losses on a toy flow", _toy_html(toy, pictures))
             )
-        sections.append(("what-was-run", "What was run", _provenance_html(results)))
+        sections.append(("what-was-run", "What was run", _provenance_html(results, again)))
         html = page("Continual learning report", _lede(results), sections, _footer())
         (folder / "index.html").write_text(html, encoding="utf-8")
         both = [table for name in results for table in (headlines[name], tasks[name])]
@@ -118,15 +126,16 @@ def write_report(
 def _markdown(headlines: dict[str, tables.Table], tasks: dict[str, tables.Table]) -> str:
     parts = []
     for name, table in headlines.items():
-        parts.append(f"## {name}\n\n{tables.markdown(table)}\n{_paper_note(table)}\n")
+        parts.append(f"## {markdown(name)}\n\n{tables.markdown(table)}\n{_paper_note(table)}\n")
         if table.has_changes:
             parts.append(f"{tables.CHANGES_NOTE}\n")
         parts.append(f"Final accuracy on each task:\n\n{tables.markdown(tasks[name])}")
     note = (
         "Percent, mean ± standard deviation over seeds (population). Bold: best of its column, "
-        "MTL left out (it is the upper bound). A dash: not defined.\n"
+        f"{UPPER_BOUND} left out (it is the upper bound). A dash: not defined.\n"
     )
-    return "\n".join(["# Results\n", note, *parts])
+    counts = "".join(f"- {m.label}: {m.sentence}\n" for m in catalogue.METRICS.values())
+    return "\n".join(["# Results\n", note, counts, *parts])
 
 
 def _paper_note(table: tables.Table) -> str:
@@ -172,8 +181,9 @@ def _benchmark_html(
     parts = [
         f'<p class="lede">{_stream_text(first)}</p>',
         table_html(headline, "Mean ± standard deviation over seeds, percent."),
-        f'<p class="note">▸ best of its column, MTL left out. {escape(_paper_note(headline))}</p>',
-        methods_list(results),
+        f'<p class="note">▸ best of its column, {UPPER_BOUND} left out. '
+        f"{escape(_paper_note(headline))}</p>",
+        f'<p class="note">{escape(_example(first))}</p>',
         "<h3>Accuracy by task</h3>",
         _by_task_figures(results, folder),
         table_html(by_task, "Final accuracy on each task, percent."),
@@ -190,13 +200,23 @@ def _benchmark_html(
     seen = [r for r in results if r.latent]
     if seen:
         parts += ["<h3>The latent space after the last task</h3>", _latent_views(seen, folder)]
-    elif any(r.about["settings"]["method"].get("kind", "flow") == "flow" for r in results):
+    else:
         parts.append(
-            '<p class="note">No view of the latent space: the runs kept no model. '
-            f"<code>save_model: true</code> in <code>benchmarks.{escape(first.benchmark)}"
-            ".training</code> keeps it.</p>"
+            '<p class="note">No view of the latent space: no run kept the model of a flow. '
+            "<code>save_model: true</code> in the benchmark's training settings keeps it.</p>"
         )
     return "\n".join(parts)
+
+
+def _example(result: Result) -> str:
+    """What the two accuracies ask of one test image, by the classes' own names."""
+    task = result.about["tasks"][-1]
+    last = class_names(task)[-1]
+    place = f"class {len(task['classes'])} of {len(task['classes'])} of its task"
+    return (
+        f"For example, an image of “{last}”: the average accuracy asks for “{place}”, whatever the "
+        f"task; the overall accuracy asks for “{last}” itself."
+    )
 
 
 def _stream_text(result: Result) -> str:
@@ -228,14 +248,19 @@ def _by_task_figures(results: Sequence[Result], folder: Path) -> str:
         if not chosen:
             continue
         title = "The paper's methods" if name == "paper" else "Other methods"
-        draw = partial(figures.accuracy_by_task, series=[_series(r) for r in chosen], title=title)
+        draw = partial(
+            figures.accuracy_by_task,
+            series=[_series(r) for r in chosen],
+            title=title,
+            names=task_names(chosen[0].about["tasks"]),
+        )
         said = "; ".join(
             f"{label(r.method)}: " + ", ".join(f"{v:.1f}" for v in _final(r).mean(0))
             for r in chosen
         )
         picture = _picture(
             [draw],
-            folder / chosen[0].benchmark / f"accuracy-by-task-{name}",
+            folder / f"accuracy-by-task-{name}",
             f"Final accuracy on each task in percent. {said}.",
             width=4.9,
             height=3.3,
@@ -273,8 +298,7 @@ def _picture(
 
 
 def _svg(figure: Any, stem: Path, description: str) -> str:
-    name = "-".join((stem.parent.name, stem.name)).lower()
-    return figures.inline_svg(figure, name, description)
+    return figures.inline_svg(figure, f"{stem.parent.name}-{stem.name}", description)
 
 
 def _panels(
@@ -314,7 +338,7 @@ def _bars(results: Sequence[Result], folder: Path) -> str:
     return _panels(
         draws,
         METRICS,
-        folder / results[0].benchmark / "metrics",
+        folder / "metrics",
         descriptions,
         "Mean over seeds, whiskers of one standard deviation; hatched: task-agnostic. Forgetting "
         "is better when it is low, the others when they are high.",
@@ -333,15 +357,15 @@ def _over_time(results: Sequence[Result], folder: Path) -> str:
         )
         for r in results
     ]
-    tasks = len(results[0].about["tasks"])
+    tasks = task_names(results[0].about["tasks"])
     key = task_key(
-        [figures.TASK_COLOURS[i % len(figures.TASK_COLOURS)] for i in range(tasks)],
-        [f"task {i + 1}" for i in range(tasks)],
+        [figures.TASK_COLOURS[i % len(figures.TASK_COLOURS)] for i in range(len(tasks))],
+        [f"T{i}: {name}" for i, name in enumerate(tasks, start=1)],
     )
     return key + _panels(
         draws,
-        [r.method for r in results],
-        folder / results[0].benchmark / "accuracy-over-time",
+        [slug(r.method) for r in results],
+        folder / "accuracy-over-time",
         [
             f"{label(r.method)}: accuracy on each task after each segment of the stream."
             for r in results
@@ -357,14 +381,15 @@ def _heat_maps(results: Sequence[Result], folder: Path) -> str:
             accuracy=r.accuracy.mean(0),
             stream=r.stream,
             title=label(r.method),
+            names=task_names(r.about["tasks"]),
         )
         for r in results
     ]
     size = 1 + 0.3 * len(results[0].about["tasks"])
     return _panels(
         draws,
-        [r.method for r in results],
-        folder / results[0].benchmark / "accuracy-matrix",
+        [slug(r.method) for r in results],
+        folder / "accuracy-matrix",
         [
             f"{label(r.method)}: accuracy on task i after segment j, mean over seeds."
             for r in results
@@ -418,7 +443,7 @@ def _traces(results: Sequence[Result], folder: Path) -> str:
                     title=f"{label(result.method)}, seed {seed}",
                 )
             ],
-            folder / result.benchmark / f"trace-{result.method}",
+            folder / f"trace-{slug(result.method)}",
             f"{label(result.method)}: {view.label} of each training batch with "
             "the bounds; changes at "
             f"batches {', '.join(str(s + 1) for s in view.starts[1:])}, found at "
@@ -490,8 +515,8 @@ def _latent_views(results: Sequence[Result], folder: Path) -> str:
         )
     return _panels(
         draws,
-        [r.method for r in results],
-        folder / results[0].benchmark / "latent-space",
+        [slug(r.method) for r in results],
+        folder / "latent-space",
         [
             f"{label(r.method)}: test points and Gaussians in a plane of the latent space."
             for r in results
@@ -569,16 +594,8 @@ def _toy_html(found: ToyLosses, folder: Path) -> str:
     )
 
 
-def _provenance_html(results: dict[str, list[Result]]) -> str:
-    parts = [
-        "<p>To make everything again: <code>dvc repro</code>. One method on one benchmark, and "
-        "this page after it:</p>",
-    ]
-    name, found = next(iter(results.items()))
-    parts.append(
-        f"<pre>dvc repro evaluate@{escape(name)}-{escape(found[0].method)}\n"
-        "dvc repro -s report</pre>"
-    )
+def _provenance_html(results: dict[str, list[Result]], again: Sequence[tuple[str, str]]) -> str:
+    parts = [f"<p>{escape(what)}:</p><pre>{escape(commands)}</pre>" for what, commands in again]
     for benchmark, methods in results.items():
         about = methods[0].about
         rows = [
@@ -591,7 +608,7 @@ def _provenance_html(results: dict[str, list[Result]]) -> str:
             [
                 f"task {i + 1}",
                 task["dataset"],
-                " ".join(map(str, task["classes"])),
+                SEPARATOR.join(class_names(task)),
                 *(f"{task[part]:,}" for part in ("train", "validation", "test")),
             ]
             for i, task in enumerate(about["tasks"])

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from hcl.records.scores import METRICS, Result
-from hcl.report import catalogue
+from hcl.report import catalogue, names
 from hcl.report.paper import PaperResult, PaperTable, find_paper_table
 
 DASH = "–"
@@ -77,6 +77,14 @@ class Table:
     columns: tuple[str, ...]  # metric names, or "task 1" and so on
     rows: tuple[Row, ...]
     paper: PaperTable | None
+    tasks: tuple[str, ...] = ()  # where tasks stand across: their names
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """What stands over the columns."""
+        if self.tasks:
+            return tuple(f"{c}: {n}" for c, n in zip(self.columns, self.tasks, strict=True))
+        return tuple(map(title_of, self.columns))
 
     @property
     def has_changes(self) -> bool:
@@ -128,13 +136,13 @@ def _changes(result: Result) -> Changes | None:
 def by_task(results: Sequence[Result]) -> Table:
     """Final accuracy on each task."""
     paper = paper_table(results[0])
-    tasks = len(results[0].about["tasks"])
+    tasks = names.task_names(results[0].about["tasks"])
     rows = []
     for result in results:
         printed = _printed(paper, result.method)
         there = printed.task_accuracy if printed else ()
         cells = []
-        for i in range(tasks):
+        for i in range(len(tasks)):
             value = result.summary["task_accuracy"][str(i + 1)]
             cells.append(
                 Cell(
@@ -144,8 +152,9 @@ def by_task(results: Sequence[Result]) -> Table:
                 )
             )
         rows.append(_row(result, cells))
-    columns = tuple(f"task {i + 1}" for i in range(tasks))
-    return _with_best(Table(results[0].benchmark, columns, tuple(rows), paper))
+    columns = tuple(f"task {i + 1}" for i in range(len(tasks)))
+    table = Table(results[0].benchmark, columns, tuple(rows), paper, tuple(tasks))
+    return _with_best(table)
 
 
 def _spread(result: Result, std: float | None) -> float | None:
@@ -236,13 +245,13 @@ def markdown(table: Table) -> str:
     """A Markdown table, best in bold; with the paper's figure and the gap where there is one."""
     beside = compared(table)
     header = ["method"]
-    for column, compare in zip(table.columns, beside, strict=True):
-        header += [title_of(column)] + (["paper", "gap"] if compare else [])
+    for head, compare in zip(table.heads, beside, strict=True):
+        header += [names.markdown(head)] + (["paper", "gap"] if compare else [])
     header += [CHANGES] * table.has_changes
     lines = ["| " + " | ".join(header) + " |"]
     lines.append("| --- |" + " ---: |" * (len(header) - 1))
     for row in table.rows:
-        cells = [row.label]
+        cells = [names.markdown(row.label)]
         for cell, compare in zip(row.cells, beside, strict=True):
             text = mean_std(cell.mean, cell.std)
             cells.append(f"**{text}**" if cell.best else text)
@@ -258,7 +267,7 @@ def plain(table: Table) -> str:
 
     ``4/4, 0 false``: all of the stream's four changes, and none where there is none.
     """
-    rows = [["method", *(title_of(c) for c in table.columns)]]
+    rows = [["method", *table.heads]]
     rows += [
         [r.label, *(mean_std(c.mean, c.std) + ("*" if c.best else " ") for c in r.cells)]
         for r in table.rows
@@ -280,12 +289,13 @@ def latex(table: Table) -> str:
     """A LaTeX table for booktabs, best in bold."""
     beside = compared(table)
     head = " & ".join(
-        f"\\multicolumn{{2}}{{c}}{{{title_of(column)}}}" if compare else title_of(column)
-        for column, compare in zip(table.columns, beside, strict=True)
+        f"\\multicolumn{{2}}{{c}}{{{names.latex(head)}}}" if compare else names.latex(head)
+        for head, compare in zip(table.heads, beside, strict=True)
     )
     seeks = table.has_changes
+    source = f"; paper: {table.paper.source}" if table.paper else ""
     lines = [
-        f"% {table.benchmark}" + (f"; paper: {table.paper.source}" if table.paper else ""),
+        f"% {names.one_line(table.benchmark)}{source}",
         *([f"% {CHANGES_NOTE}"] if seeks else []),
         f"\\begin{{tabular}}{{l{'r' * (len(beside) + sum(beside) + seeks)}}}",
         "\\toprule",
@@ -296,7 +306,7 @@ def latex(table: Table) -> str:
         lines.append("& " + " & ".join(below) + " &" * seeks + " \\\\")
     lines.append("\\midrule")
     for row in table.rows:
-        cells = [_escape(row.label)]
+        cells = [names.latex(row.label)]
         for cell, compare in zip(row.cells, beside, strict=True):
             text = _latex_number(cell.mean, cell.std)
             cells.append(f"{{\\boldmath{text}}}" if cell.best else text)
@@ -312,12 +322,6 @@ def _latex_number(mean: float | None, std: float | None) -> str:
         return "--"
     spread = "" if std is None else f"{{\\scriptsize$\\,\\pm\\,{std:.2f}$}}"
     return f"${mean:.2f}$" + spread
-
-
-def _escape(text: str) -> str:
-    for sign in "&%$#_{}":
-        text = text.replace(sign, f"\\{sign}")
-    return text
 
 
 def tidy_csv(tables: Sequence[Table]) -> str:

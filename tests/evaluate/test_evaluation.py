@@ -172,13 +172,15 @@ def test_a_detector_s_own_statistics_are_columns_in_its_order(tmp_path: Path) ->
 def test_about_says_what_was_run() -> None:
     benchmark = make_benchmark(order=(0, 1, 0))
     runs = [make_run(benchmark, seed=s) for s in (0, 1)]
-    attributes = {"pictures": {"backbone": "lite0", "weights_sha256": "cd", "classes": "[]"}}
+    attributes = {"pictures": {"backbone": "lite0", "weights_sha256": "cd"}}
+    attributes["pictures"]["classes"] = json.dumps(["cat", "dog", "ewe", "fox"])
     about = scoring.about(runs, benchmark, attributes)
     assert json.loads(json.dumps(about)) == about
     assert about["stream"] == [{"task": t, "epochs": 3} for t in (1, 2, 1)]
     assert about["tasks"][1] == {
         "dataset": "pictures",
         "classes": [2, 3],
+        "class_names": ["ewe", "fox"],
         "train": 8,
         "validation": 2,
         "test": 2,
@@ -188,6 +190,7 @@ def test_about_says_what_was_run() -> None:
     assert about["settings"]["flow"] == {"hidden": 8}
     assert list(about["fingerprints"]) == ["0", "1"]
     assert about["task_agnostic"] is False
+    assert "class_names" not in scoring.about(runs, benchmark, {})["tasks"][1]
 
 
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
@@ -205,7 +208,7 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seeds": [0, 3]}, "seed-3.h5: no such run. Train it with `dvc repro train@toy-hcl-fr`"),
+        ({"seeds": [0, 3]}, "seed-3.h5: no such run. Make it with `hcl train` of hcl-fr on toy"),
         ({"method": "er"}, "seed-0.h5: no such run"),
         ({"order": (0, 1)}, r"answers are \(3, 12\), but toy has \(2, 6\)"),
         ({"order": (0, 2, 1)}, "seed-0.h5: was trained on tasks of toy that are not those of the"),

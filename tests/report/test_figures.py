@@ -218,3 +218,39 @@ def test_ids_of_two_drawings_in_one_page_do_not_meet() -> None:
 
 def test_style_of_an_unknown_method_is_drawn_too() -> None:
     assert isinstance(style_of("mine", False), Style)
+
+
+@pytest.mark.parametrize(
+    ("given", "width", "expected"),
+    [
+        (["0 · 1", "2 · 3"], 6, ["0 · 1", "2 · 3"]),
+        (["bird · cat", "deer · dog"], 6, ["bird ·\ncat", "deer ·\ndog"]),
+        (["bird · cat", "automobile · dog"], 6, ["", ""]),
+        (["a · b · c"], 4, [""]),
+    ],
+)
+def test_names_of_tasks_stand_where_there_is_room(
+    given: list[str], width: int, expected: list[str]
+) -> None:
+    assert figures.fitted(given, width) == expected
+
+
+def test_ticks_carry_the_names_of_tasks() -> None:
+    accuracy = np.array([[90.0, 50.0], [10.0, 80.0]])
+    named = ["cat · dog", "ewe · fox"]
+    ax = drawn(lambda ax: figures.heat_map(ax, accuracy, [0, 1], "t", named))
+    labels = [tick.get_text() for tick in ax.get_yticklabels()]
+    assert labels == ["cat · dog  T1", "ewe · fox  T2"]
+    lines = [series("mtl", [90, 80], [1, 2])]
+    ax = drawn(lambda ax: figures.accuracy_by_task(ax, lines, "t", named))
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["1\ncat · dog", "2\newe · fox"]
+
+
+def test_a_name_with_dollars_is_no_formula(tmp_path: Path) -> None:
+    figures.save(figures.panel(lambda ax: ax.set_title("$\\nothing{$") and None), tmp_path / "a")
+    assert "$\\nothing{$" in (tmp_path / "a.svg").read_text()
+
+
+def test_an_id_is_of_letters_digits_and_dashes() -> None:
+    with pytest.raises(ValueError, match="can't be an id"):
+        figures.inline_svg(figure(), 'a"b', "d")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import html
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -129,7 +131,7 @@ def test_latex_table(built: Path) -> None:
 
 
 def test_a_page_without_a_view_of_the_latent_space_says_why(written: Path, tmp_path: Path) -> None:
-    note = "<code>save_model: true</code> in <code>benchmarks.toy.training</code>"
+    note = "<code>save_model: true</code> in the benchmark's training settings"
     for methods, said in ((("adam", "curl"), True), (("adam", "hcl-fr"), False)):
         grid = report.Grid(benchmarks=("toy",), methods=methods)
         results = report.read_results(written / "scores", grid)
@@ -195,9 +197,9 @@ def test_the_paper_stands_beside_the_same_benchmark(tmp_path: Path) -> None:
     text = tables.markdown(table)
     assert "| method | average accuracy | paper | gap | forgetting |" in text
     assert re.search(r"\| ER \| \*\*87\.50\*\* \| 85\.(29|30) \| \+2\.2[01] \|", text)
-    html = table_html(table, "caption")
-    assert '<td class="good">+2.2' in html
-    assert '<td class="bad">+0.17</td>' in html  # forgetting: 25 against 24.83
+    shown = table_html(table, "caption")
+    assert '<td class="good">+2.2' in shown
+    assert '<td class="bad">+0.17</td>' in shown  # forgetting: 25 against 24.83
     assert "Table S2" in report._paper_note(table)
 
 
@@ -284,6 +286,108 @@ def test_page_shows_every_part(built: Path) -> None:
     assert cells == ["4 of 4", "0", "2", "0", "1.50 ± 0.00", "–"]
     assert "changes at batches 13, 25, found at 13, 28, false at 31." in text
     assert "−77.70" in text
+
+
+def test_the_page_says_what_the_numbers_count_and_which_method_to_take(built: Path) -> None:
+    text = html.unescape((built / "index.html").read_text())
+    for metric in catalogue.METRICS.values():
+        assert metric.sentence in text
+        assert metric.sentence in (built / "tables.md").read_text()
+    for method in ANSWERS:
+        assert catalogue.entry(method).sentence in text
+        assert catalogue.entry(method).take_it in text
+    assert catalogue.entry("ranpac").take_it not in text  # not in this grid
+    # Task 3 has the classes e and f.
+    assert "an image of “f”: the average accuracy asks for “class 2 of 2 of its task”" in text
+
+
+def test_tasks_are_named_by_their_classes(built: Path) -> None:
+    text = (built / "index.html").read_text()
+    assert 'task 1<span aria-hidden="true"></span><br><small>a · b</small></th>' in text
+    assert "T3: e · f</span>" in text  # which colour is which task
+    assert '<th scope="row">task 2</th><td>pictures</td><td>c · d</td>' in text
+    for file, head in (("tables.md", "| task 2: c · d |"), ("tables.tex", "& task 2: c · d &")):
+        assert head in (built / file).read_text()
+    with open(built / "tables.csv", newline="") as file:
+        metrics = {row["metric"] for row in csv.DictReader(file)}
+    assert {"task_1", "task_2", "task_3"} < metrics  # what other programs read stays
+    for name in ("accuracy-by-task-paper", "accuracy-matrix"):
+        assert "e · f" in (built / f"figures/toy/{name}.svg").read_text()
+
+
+def test_without_names_of_classes_their_numbers_stand(tmp_path: Path) -> None:
+    write_result(tmp_path, make_benchmark(), "mtl", [[]], classes=())
+    grid = report.Grid(benchmarks=("toy",), methods=("mtl",))
+    report.write_report(tmp_path / "report", report.read_results(tmp_path / "scores", grid))
+    assert "task 2: 2 · 3" in (tmp_path / "report/tables.md").read_text()
+    assert "an image of “5”" in (tmp_path / "report/index.html").read_text()
+
+
+def test_settings_that_are_not_set_are_not_listed(written: Path, tmp_path: Path) -> None:
+    grid = report.Grid(benchmarks=("toy",), methods=("mtl",))
+    results = report.read_results(written / "scores", grid)
+    results["toy"][0].about["settings"] = {
+        "method": {"kind": "flow", "alpha": None, "memory": {"kind": "all"}, "detection": {}},
+        "training": {"save_model": False, "steps": 0, "tags": []},
+    }
+    report.write_report(tmp_path / "report", results)
+    text = (tmp_path / "report/index.html").read_text()
+    listed = re.findall(r'<th scope="row">((?:method|training)\.[^<]*)</th>', text)
+    assert listed == ["method.kind", "method.memory.kind", "training.save_model", "training.steps"]
+
+
+def test_the_commands_to_make_it_again_are_those_given(written: Path, tmp_path: Path) -> None:
+    grid = report.Grid(benchmarks=("toy",), methods=("mtl",))
+    results = report.read_results(written / "scores", grid)
+    report.write_report(tmp_path / "report", results, again=[("All <of> it", "make & wait")])
+    text = (tmp_path / "report/index.html").read_text()
+    assert "<p>All &lt;of&gt; it:</p><pre>make &amp; wait</pre>" in text
+    assert "dvc" not in text
+
+
+EVIL = '"><svg onload=alert(2)>b'
+EVIL_METHOD = "hcl-fr-<img src=x onerror=alert(1)>'\"&-ta"
+EVIL_CLASSES = ["</text><script>alert(3)</script>", "$\\frac{$", "a\nb", "_", "&amp;", "]]>"]
+
+
+def test_names_are_harmless_wherever_they_stand(tmp_path: Path) -> None:
+    wrong = {"mtl": [[], []], EVIL_METHOD: [[(2, 0)], []], "<b>own</b>": [[], []]}
+    for method, answers in wrong.items():
+        write_result(tmp_path, make_benchmark(EVIL), method, answers, classes=EVIL_CLASSES)
+    grid = report.Grid(benchmarks=(EVIL,), methods=tuple(wrong))
+    results = report.read_results(tmp_path / "scores", grid)
+    again = [(EVIL, f"make {EVIL}")]
+    report.write_report(tmp_path / "report", results, again=again)
+
+    reader = read(tmp_path / "report/index.html")
+    assert not {"script", "img", "b"} & {tag for tag, _ in reader.tags}
+    for tag, attributes in reader.tags:
+        assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert ids
+    assert len(ids) == len(set(ids))
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]+", name or "") for name in ids), ids
+    assert f'<h2 id="{ids[ids.index("how-to-read") + 1]}">{html.escape(EVIL)}</h2>' in (
+        (tmp_path / "report/index.html").read_text()
+    )
+
+    folder = tmp_path / "report/figures"
+    assert [path.parent.parent for path in folder.rglob("metrics.svg")] == [folder]
+    for path in folder.rglob("*.svg"):
+        tags = {element.tag.rpartition("}")[2] for element in ElementTree.parse(path).iter()}
+        assert not {"script", "img", "b"} & tags, path
+
+    with open(tmp_path / "report/tables.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["benchmark"] for row in rows} == {EVIL}
+    assert {row["method"] for row in rows} == set(wrong)
+    markdown = (tmp_path / "report/tables.md").read_text()
+    assert not re.search(r"(?<!\\)<", markdown)
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6, 5}
+    latex = (tmp_path / "report/tables.tex").read_text()
+    assert "\\frac" not in latex
+    assert not re.search(r"[<>]", "\n".join(re.findall(r"^[^%\n].*", latex, re.MULTILINE)))
 
 
 def test_figures_are_files_too(built: Path) -> None:

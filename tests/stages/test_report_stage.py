@@ -51,6 +51,7 @@ def test_report_prints_the_headline_and_where_the_page_is(made: Path) -> None:
     assert result.output.rstrip().endswith(f"Report: {made / 'report/index.html'}")
     page = (made / "report/index.html").read_text()
     assert "Two moons" in page
+    assert "<pre>dvc repro evaluate@toy-hcl-fr\ndvc repro -s report</pre>" in page
     assert "toy flow" in page
     numbers = json.loads((made / "moons/moons.json").read_text())
     before = f"{numbers['first_moon_log_likelihood_before']:.2f}".replace("-", "−")

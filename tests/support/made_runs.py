@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -119,8 +120,12 @@ def write_result(
     method: str,
     wrong: Sequence[Sequence[tuple[int, int]]],
     first_seed: int = 0,
+    classes: Sequence[str] = tuple("abcdefghijklmnop"),
 ) -> None:
-    """Score one run a seed, from ``first_seed`` on, with the answers in ``wrong`` wrong."""
+    """Score one run a seed, from ``first_seed`` on, with the answers in ``wrong`` wrong.
+
+    ``classes`` are the names of the data set's classes; none where they are not known.
+    """
     verdicts = {BATCHES: 1, 2 * BATCHES + 3: 1, 30: 1} if method.endswith("-ta") else None
     known = method not in ("curl", "ncm")
     runs = [
@@ -129,6 +134,8 @@ def write_result(
     ]
     scores = [scoring.score(run, benchmark) for run in runs]
     attributes = {"pictures": {"backbone": "lite0.in1k", "weights_sha256": "12" * 32}}
+    if classes:
+        attributes["pictures"]["classes"] = json.dumps(list(classes))
     described = scoring.about(runs, benchmark, attributes)
     latent = [("mean", 1, 0, "0", "0"), ("sample", 1, 1, "1", "2"), ("sample", 2, 0, "3", "-1")]
     write_scores(
