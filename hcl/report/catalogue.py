@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hcl.report.names import one_line
+
 Origin = Literal["the paper's", "closed form", "beyond the paper", "your own"]
 
 TASK_AGNOSTIC = "never told that the task has changed (task-agnostic)"
@@ -176,11 +178,11 @@ def entry(name: str) -> Method:
     near = [known for known in METHODS if name.startswith(f"{known}-")]
     if near:
         of = max(near, key=len)
-        words = name.removeprefix(f"{of}-").replace("-", " ")
+        words = one_line(name.removeprefix(f"{of}-").replace("-", " "))
         base = _variant(METHODS[of])
         said = f"a variant of {base.label}"
         return replace(base, label=f"{base.label}, {words}", marker="d", sentence=said)
-    return Method(name, colour="teal", marker="d", sentence="", origin="your own")
+    return Method(one_line(name), colour="teal", marker="d", sentence="", origin="your own")
 
 
 def _variant(method: Method) -> Method:
@@ -203,23 +205,23 @@ class Metric:
 
 
 # In the order of the paper's columns. A sentence says what one would tell a reader who has not
-# read the paper: "94 %" was quoted as "names 94 % of the cats", which only the last one counts.
+# read the paper: an average of 94 % was quoted as "names the cats", which only the last one counts.
 METRICS: dict[str, Metric] = {
     "average_accuracy": Metric(
         "average accuracy",
-        "Of a task's test images, how many get the right place within their task at the end "
-        "(with pairs of classes: the first or the second of its pair, not “cat”); mean over tasks.",
+        "The share of a task's test images whose place in the task is named rightly at the end "
+        "(with pairs of classes: the first or the second of its pair, not “cat”), mean over tasks.",
     ),
     "forgetting": Metric(
         "forgetting",
-        "How many points of this accuracy a task has lost since it was learned; mean over all "
-        "tasks but the last.",
+        "How many points of this share a task has lost since it was learned, mean over all tasks "
+        "but the last.",
         lower_is_better=True,
     ),
     "overall_accuracy": Metric(
         "overall accuracy",
-        "Of all test images, how many get both their task and their place in it right: the class "
-        "itself, “cat” among all classes of all tasks.",
+        "The share of all test images whose task and place in it are both named rightly: “cat”, "
+        "among all classes of all tasks.",
     ),
 }
 

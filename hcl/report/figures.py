@@ -255,7 +255,7 @@ def accuracy_by_task(
     ax.grid(axis="y")
     ax.legend(
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.17 - 0.05 * lines),
+        bbox_to_anchor=(0.5, -0.17 - 0.085 * lines),
         ncols=4,
         handlelength=2.4,
         columnspacing=1.2,

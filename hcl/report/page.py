@@ -268,7 +268,7 @@ def task_key(colours: Sequence[str], names: Sequence[str]) -> str:
 def metrics_table() -> str:
     """What each number of the headline counts, in a sentence."""
     rows = [[m.label, m.sentence] for m in catalogue.METRICS.values()]
-    return texts_table("What the numbers count", ["number", "what it counts"], rows)
+    return texts_table("The three metrics", ["metric", "what it counts"], rows)
 
 
 def methods_table(results: Sequence[Result]) -> str:
@@ -281,7 +281,7 @@ def methods_table(results: Sequence[Result]) -> str:
             text += ("; " if text else "") + catalogue.TASK_AGNOSTIC
         rows.append([said.label, text, said.origin, said.take_it])
     header = ["method", "what it is", "whose it is", "take it …"]
-    return texts_table("Which method to take", header, rows)
+    return texts_table("The methods of this page", header, rows)
 
 
 def settings_rows(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

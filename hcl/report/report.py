@@ -23,7 +23,7 @@ from hcl.records.scores import METRICS, Result, read_result
 from hcl.report import catalogue, figures, tables
 from hcl.report.catalogue import label
 from hcl.report.figures import Draw, Series, TraceView
-from hcl.report.names import SEPARATOR, class_names, markdown, slug, task_names
+from hcl.report.names import SEPARATOR, class_names, markdown, one_line, slug, task_names
 from hcl.report.page import (
     Picture,
     facts_table,
@@ -91,18 +91,17 @@ def write_report(
         again: what a reader may want to make again, and the commands that make it.
     """
     headlines = {name: tables.headline(found) for name, found in results.items()}
-    plain = "\n".join(f"{name}\n\n{tables.plain(table)}" for name, table in headlines.items())
+    plain = "\n".join(f"{one_line(n)}\n\n{tables.plain(t)}" for n, t in headlines.items())
     tasks = {name: tables.by_task(found) for name, found in results.items()}
     with replacing(out) as folder:
         folder.mkdir()
         pictures = folder / "figures"
         first = next(iter(results.values()))
-        sections = [
-            ("how-to-read", "How to read this page", metrics_table() + methods_table(first))
-        ]
+        sections = [("how-to-read", "What the numbers count", metrics_table())]
         for name, found in results.items():
             html = _benchmark_html(found, headlines[name], tasks[name], pictures / slug(name))
             sections.append((f"benchmark-{slug(name)}", name, html))
+        sections.append(("methods", "Which method to take", methods_table(first)))
         if moons is not None:
             sections.append(("two-moons", "Two moons", _moons_html(moons, pictures)))
         if toy is not None:
@@ -212,7 +211,7 @@ def _example(result: Result) -> str:
     """What the two accuracies ask of one test image, by the classes' own names."""
     task = result.about["tasks"][-1]
     last = class_names(task)[-1]
-    place = f"class {len(task['classes'])} of {len(task['classes'])} of its task"
+    place = f"class {len(task['classes'])} of {len(task['classes'])} in its task"
     return (
         f"For example, an image of “{last}”: the average accuracy asks for “{place}”, whatever the "
         f"task; the overall accuracy asks for “{last}” itself."

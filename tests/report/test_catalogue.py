@@ -74,6 +74,8 @@ def test_a_task_agnostic_method_is_said_and_drawn_like_its_other_self() -> None:
         ("mine-ta", "mine (TA)", "teal", "your own"),
         ("errant", "errant", "teal", "your own"),
         ("-ta", "-ta", "teal", "your own"),
+        ("a\nb\x1b[1m", "a b[1m", "teal", "your own"),
+        ("hcl-fr-a\nb", "HCL-FR, a b", "blue", "beyond the paper"),
         ("", "", "teal", "your own"),
     ],
 )
@@ -99,6 +101,13 @@ def test_each_metric_says_what_it_counts_in_one_sentence() -> None:
         assert re.fullmatch(r"[A-Z][^.]*\.", metric.sentence), metric
     assert "the first or the second" in catalogue.METRICS["average_accuracy"].sentence
     assert [m.lower_is_better for m in catalogue.METRICS.values()] == [False, True, False]
+
+
+def test_the_document_says_the_same_of_the_metrics() -> None:
+    text = " ".join((PARAMS.parent / "docs/evaluation.md").read_text(encoding="utf-8").split())
+    for metric in catalogue.METRICS.values():
+        said = metric.sentence[0].lower() + metric.sentence[1:]
+        assert f"**{metric.label.capitalize()}**: {said}" in text
 
 
 def test_statistics_have_labels_and_others_their_names() -> None:

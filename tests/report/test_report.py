@@ -298,7 +298,7 @@ def test_the_page_says_what_the_numbers_count_and_which_method_to_take(built: Pa
         assert catalogue.entry(method).take_it in text
     assert catalogue.entry("ranpac").take_it not in text  # not in this grid
     # Task 3 has the classes e and f.
-    assert "an image of “f”: the average accuracy asks for “class 2 of 2 of its task”" in text
+    assert "an image of “f”: the average accuracy asks for “class 2 of 2 in its task”" in text
 
 
 def test_tasks_are_named_by_their_classes(built: Path) -> None:
