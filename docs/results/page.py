@@ -29,6 +29,7 @@ from hcl.report import figures
 from hcl.report.catalogue import label
 from hcl.report.figures import Series
 from hcl.report.paper import METRICS
+from hcl.report.styles import style_of
 from hcl.report.tables import DASH, mean_std, title_of
 
 HERE = Path(__file__).resolve().parent
@@ -181,7 +182,7 @@ def _series(name: str, rows: Sequence[Row]) -> Series:
     std = np.array([float(row["std"] or 0) for row in rows])
     if len(rows) == 1:
         mean, std = mean[0], std[0]
-    return Series(label(name), figures.style_of(name, name.endswith("-ta")), mean, std)
+    return Series(label(name), style_of(name, name.endswith("-ta")), mean, std)
 
 
 def _save(

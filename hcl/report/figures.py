@@ -31,9 +31,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
-from hcl.report import catalogue
-from hcl.report.names import SEPARATOR
-
 FloatArray = NDArray[np.floating]
 
 INK, MUTED, RULE, PAPER = "#1d2329", "#6b747d", "#d5dae0", "#ffffff"
@@ -75,12 +72,6 @@ class Style:
     @property
     def line(self) -> str | tuple[float, tuple[float, ...]]:
         return (0, (4, 2)) if self.task_agnostic else "-"
-
-
-def style_of(method: str, task_agnostic: bool) -> Style:
-    """How the catalogue has the method drawn."""
-    said = catalogue.entry(method)
-    return Style(PALETTE[said.colour], said.marker, task_agnostic)
 
 
 @dataclass(frozen=True)
@@ -214,20 +205,12 @@ def css_name(colour: str) -> str:
 # Results ------------------------------------------------------------------------------------------
 
 
-def fitted(names: Sequence[str], width: int) -> list[str]:
-    """Names of tasks in one or two lines of ``width`` characters; all empty where one is longer."""
-    two = f"{SEPARATOR.rstrip()}\n"
-    lines = [name if len(name) <= width else name.replace(SEPARATOR, two) for name in names]
-    fit = all(n.count("\n") < 2 and max(map(len, n.split("\n"))) <= width for n in lines)
-    return lines if fit else [""] * len(names)
-
-
 def accuracy_by_task(
     ax: Axes, series: Sequence[Series], title: str, names: Sequence[str] = ()
 ) -> None:
     """Final accuracy on each task, a line a method (the paper's Figures 3 and 4, top).
 
-    ``names`` of the tasks stand under their numbers where there is room.
+    ``names`` of the tasks stand under their numbers; they may be of two lines.
     """
     tasks = np.arange(1, len(series[0].mean) + 1)
     spread = np.linspace(-0.12, 0.12, len(series)) if len(series) > 1 else np.zeros(1)
@@ -244,9 +227,9 @@ def accuracy_by_task(
             elinewidth=0.8,
         )
     ax.set_title(title)
-    named = fitted(names or [""] * len(tasks), 60 // len(tasks))
-    lines = max(name.count("\n") + bool(name) for name in named)
-    ax.set_xticks(tasks, [f"{i}\n{n}".strip() for i, n in zip(tasks, named, strict=True)])
+    names = names or [""] * len(tasks)
+    lines = max(name.count("\n") + bool(name) for name in names)
+    ax.set_xticks(tasks, [f"{i}\n{n}".strip() for i, n in zip(tasks, names, strict=True)])
     ax.set_xlabel("task")
     ax.set_ylabel("final accuracy, %")
     ax.set_xlim(0.6, len(tasks) + 0.4)
@@ -299,7 +282,7 @@ def bars(ax: Axes, series: Sequence[Series], title: str) -> None:
 def heat_map(
     ax: Axes, accuracy: FloatArray, stream: Sequence[int], title: str, names: Sequence[str] = ()
 ) -> None:
-    """``accuracy[i, j]`` in percent: task i down, segment j across, with its name if it is short.
+    """``accuracy[i, j]`` in percent: task i down, with its name, segment j across.
 
     What stands before a task's first segment was not learned yet: it is shown without colour.
     """
@@ -328,8 +311,8 @@ def heat_map(
             )
             text.set_in_layout(False)  # it lies within the axes: nothing to make room for
     ax.set_xticks(range(segments), [f"T{task + 1}" for task in stream])
-    named = fitted(names or [""] * tasks, 11 if segments <= 6 else 6)
-    ax.set_yticks(range(tasks), [f"{n}  T{i}".strip() for i, n in enumerate(named, start=1)])
+    named = enumerate(names or [""] * tasks, start=1)
+    ax.set_yticks(range(tasks), [f"{name}  T{i}".strip() for i, name in named])
     ax.set_xlabel("after training on")
     ax.set_ylabel("accuracy on")
     ax.set_ylim(tasks - 0.5, -0.5)

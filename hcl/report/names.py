@@ -42,6 +42,14 @@ def _listed(names: Sequence[str]) -> str:
     return f"{names[0]} … {names[-1]} ({len(names)})"
 
 
+def fitted(names: Sequence[str], width: int) -> list[str]:
+    """Names of tasks in one or two lines of ``width`` characters; all empty where one is longer."""
+    two = f"{SEPARATOR.rstrip()}\n"
+    lines = [name if len(name) <= width else name.replace(SEPARATOR, two) for name in names]
+    fit = all(n.count("\n") < 2 and max(map(len, n.split("\n"))) <= width for n in lines)
+    return lines if fit else [""] * len(names)
+
+
 def slug(name: str) -> str:
     """``name`` for an id or a file: itself where it is letters, digits and dashes.
 

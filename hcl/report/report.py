@@ -23,7 +23,7 @@ from hcl.records.scores import METRICS, Result, read_result
 from hcl.report import catalogue, figures, tables
 from hcl.report.catalogue import label
 from hcl.report.figures import Draw, Series, TraceView
-from hcl.report.names import SEPARATOR, class_names, markdown, one_line, slug, task_names
+from hcl.report.names import SEPARATOR, class_names, fitted, markdown, one_line, slug, task_names
 from hcl.report.page import (
     Picture,
     facts_table,
@@ -37,6 +37,7 @@ from hcl.report.page import (
     table_html,
     task_key,
 )
+from hcl.report.styles import style_of
 from hcl.studies.files import METHODS, MoonsStudy, ToyLosses, moons_panels, toy_panel
 
 REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures")
@@ -251,7 +252,7 @@ def _by_task_figures(results: Sequence[Result], folder: Path) -> str:
             figures.accuracy_by_task,
             series=[_series(r) for r in chosen],
             title=title,
-            names=task_names(chosen[0].about["tasks"]),
+            names=_fitted(chosen[0], 60 // len(chosen[0].about["tasks"])),
         )
         said = "; ".join(
             f"{label(r.method)}: " + ", ".join(f"{v:.1f}" for v in _final(r).mean(0))
@@ -272,13 +273,18 @@ def _by_task_figures(results: Sequence[Result], folder: Path) -> str:
     )
 
 
+def _fitted(result: Result, width: int) -> list[str]:
+    """The tasks' names where a figure has room for ``width`` characters, each."""
+    return fitted(task_names(result.about["tasks"]), width)
+
+
 def _final(result: Result) -> figures.FloatArray:
     return result.accuracy[:, :, -1]
 
 
 def _series(result: Result) -> Series:
     final = _final(result)
-    style = figures.style_of(result.method, result.task_agnostic)
+    style = style_of(result.method, result.task_agnostic)
     return Series(label(result.method), style, final.mean(0), final.std(0))
 
 
@@ -326,7 +332,7 @@ def _bars(results: Sequence[Result], folder: Path) -> str:
         series, said = [], []
         for result in results:
             mean, std = (np.array(np.nan if v is None else v) for v in result.metric(metric))
-            style = figures.style_of(result.method, result.task_agnostic)
+            style = style_of(result.method, result.task_agnostic)
             series.append(Series(label(result.method), style, mean, std))
             said.append(f"{label(result.method)} {tables.number(result.metric(metric)[0])}")
         lower = catalogue.METRICS[metric].lower_is_better
@@ -380,7 +386,7 @@ def _heat_maps(results: Sequence[Result], folder: Path) -> str:
             accuracy=r.accuracy.mean(0),
             stream=r.stream,
             title=label(r.method),
-            names=task_names(r.about["tasks"]),
+            names=_fitted(r, 11 if len(r.stream) <= 6 else 6),
         )
         for r in results
     ]

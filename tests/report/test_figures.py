@@ -14,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hcl.report import catalogue, figures
-from hcl.report.figures import Series, Style, TraceView, style_of
+from hcl.report.figures import Series, Style, TraceView
+from hcl.report.styles import style_of
 
 METHODS = [name for name in catalogue.METHODS if not name.endswith("-ta")]
 
@@ -218,21 +219,6 @@ def test_ids_of_two_drawings_in_one_page_do_not_meet() -> None:
 
 def test_style_of_an_unknown_method_is_drawn_too() -> None:
     assert isinstance(style_of("mine", False), Style)
-
-
-@pytest.mark.parametrize(
-    ("given", "width", "expected"),
-    [
-        (["0 · 1", "2 · 3"], 6, ["0 · 1", "2 · 3"]),
-        (["bird · cat", "deer · dog"], 6, ["bird ·\ncat", "deer ·\ndog"]),
-        (["bird · cat", "automobile · dog"], 6, ["", ""]),
-        (["a · b · c"], 4, [""]),
-    ],
-)
-def test_names_of_tasks_stand_where_there_is_room(
-    given: list[str], width: int, expected: list[str]
-) -> None:
-    assert figures.fitted(given, width) == expected
 
 
 def test_ticks_carry_the_names_of_tasks() -> None:

@@ -68,3 +68,18 @@ def test_latex_prints_what_it_is_given() -> None:
 def test_markdown_shows_what_it_is_given() -> None:
     assert names.markdown("HCL-FR (TA)") == "HCL-FR (TA)"
     assert names.markdown("a|b <i> *c*\n# d") == r"a\|b \<i\> \*c\* \# d"
+
+
+@pytest.mark.parametrize(
+    ("given", "width", "expected"),
+    [
+        (["0 · 1", "2 · 3"], 6, ["0 · 1", "2 · 3"]),
+        (["bird · cat", "deer · dog"], 6, ["bird ·\ncat", "deer ·\ndog"]),
+        (["bird · cat", "automobile · dog"], 6, ["", ""]),
+        (["a · b · c"], 4, [""]),
+    ],
+)
+def test_names_of_tasks_stand_where_there_is_room(
+    given: list[str], width: int, expected: list[str]
+) -> None:
+    assert names.fitted(given, width) == expected
