@@ -22,7 +22,7 @@ from stages.reading import read_seeds, read_tasks
     type=options.PATH,
     help="Folder with the embedding files: adds their provenance and a view of the latent space.",
 )
-@click.option("--metrics", type=options.PATH, required=True, help="Summary to write (JSON).")
+@click.option("--metrics", type=options.PATH, required=True, help="Headline to write (JSON).")
 @click.option("--scores", type=options.PATH, required=True, help="Folder to write (CSV, JSON).")
 def command(
     params: Path,
@@ -36,15 +36,16 @@ def command(
 ) -> None:
     """Score the runs of one method on one benchmark.
 
-    Writes the paper's metrics, mean and standard deviation over the seeds, as JSON; and every
-    accuracy, every seed, the detector's trace and what was run as tidy files.
+    Writes the headline, means over the seeds, as JSON; and the whole summary, every accuracy,
+    every seed, the detector's trace and what was run as tidy files.
     """
     from hcl.evaluate import scoring
     from hcl.files import check_file_to_write, check_folder_to_write, write_json
     from hcl.records.embeddings import read
+    from hcl.records.scores import SCORE_FILES, write_scores
 
     check_file_to_write(metrics, "--metrics")
-    check_folder_to_write(scores, "--scores", scoring.SCORE_FILES)
+    check_folder_to_write(scores, "--scores", SCORE_FILES)
     seeds = read_seeds(load_yaml(params), params)
     stream = read_tasks(tasks, benchmark)
     found = scoring.read_runs(runs, stream, method, seeds)
@@ -60,7 +61,7 @@ def command(
         from hcl.evaluate.projection import latent_view
 
         view = latent_view(model, stream, sources, [int(j) for j in found[0].added_in])
-    scoring.write_scores(scores, found, scored, described, view)
     summary = scoring.summarise(scored)
-    write_json(metrics, summary)
+    write_scores(scores, found, scored, summary, described, view)
+    write_json(metrics, scoring.headline(summary))
     click.echo(f"{metrics}: {scoring.in_words(summary)}")

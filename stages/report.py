@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 
-from hcl.settings import build, load_yaml, section
 from stages import options
 from stages.parameters import Parameters
 
 
 @click.command(cls=options.Command)
 @options.params
-@click.option("--metrics", type=options.PATH, required=True, help="Folder with the summaries.")
 @click.option("--scores", type=options.PATH, required=True, help="Folder with the scores.")
 @click.option("--moons", type=options.PATH, help="Folder that `hcl moons` wrote.")
 @click.option("--toy-losses", type=options.PATH, help="Folder that `hcl toy-losses` wrote.")
 @click.option("--out", type=options.PATH, required=True, help="Folder to write.")
 def command(
     params: Path,
-    metrics: Path,
     scores: Path,
     moons: Path | None,
     toy_losses: Path | None,
@@ -36,16 +34,27 @@ def command(
     from hcl.studies.files import read_moons, read_toy_losses
 
     check_folder_to_write(out, "--out", REPORT_FILES)
-    values = load_yaml(params)
-    grid = build(Grid, section(values, "grid", params), params, "grid")
-    if "methods" in values:  # in a file of the pipeline's; else the results' names are enough
-        Parameters(params).grid()
-    results = read_results(metrics, scores, grid)
+    parameters = Parameters(params)
+    grid = parameters.build(Grid, "grid")
+    if "methods" in parameters.values:  # of the pipeline; else the results' names are enough
+        parameters.grid()
+    results = read_results(scores, grid)
     headline = write_report(
         out,
         results,
         moons=read_moons(moons) if moons else None,
         toy=read_toy_losses(toy_losses) if toy_losses else None,
+        again=_again(grid.benchmarks[0], grid.methods[0]),
     )
     click.echo(headline)
     click.echo(f"Report: {out / 'index.html'}")
+
+
+def _again(benchmark: str, method: str) -> list[tuple[str, str]]:
+    """The commands that make a report's numbers again."""
+    stage = shlex.quote(f"evaluate@{benchmark}-{method}")
+    one = f"dvc repro {stage}\ndvc repro -s report"
+    return [
+        ("To make everything again", "dvc repro"),
+        ("One method on one benchmark, and this page after it", one),
+    ]

@@ -23,12 +23,13 @@ from pathlib import Path
 import numpy as np
 
 from hcl.evaluate.metrics import mean_and_std
-from hcl.evaluate.scoring import write_csv
 from hcl.files import replacing
+from hcl.records.scores import write_csv
 from hcl.report import figures
+from hcl.report.catalogue import label
 from hcl.report.figures import Series
 from hcl.report.paper import METRICS
-from hcl.report.results import method_label
+from hcl.report.styles import style_of
 from hcl.report.tables import DASH, mean_std, title_of
 
 HERE = Path(__file__).resolve().parent
@@ -139,7 +140,7 @@ def table(benchmark: str, folder: Path = HERE) -> str:
         )
         ours = (number(method.get(metric)) for metric in METRICS)
         seeds = method["average_accuracy"]["seeds"]
-        cells = [method_label(name), seeds, *ours, changes(method), *paper]
+        cells = [label(name), seeds, *ours, changes(method), *paper]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -181,7 +182,7 @@ def _series(name: str, rows: Sequence[Row]) -> Series:
     std = np.array([float(row["std"] or 0) for row in rows])
     if len(rows) == 1:
         mean, std = mean[0], std[0]
-    return Series(method_label(name), figures.style_of(name, name.endswith("-ta")), mean, std)
+    return Series(label(name), style_of(name, name.endswith("-ta")), mean, std)
 
 
 def _save(

@@ -1,28 +1,15 @@
-"""From runs to scores: the metrics of every seed, their summary, and tidy files of both.
+"""From runs to scores: the metrics of every seed, their summary, and what stands behind them.
 
-The files of one method on one benchmark, all in percent, tasks and segments counted from 1 as in
-the paper, and the same bytes for the same runs:
-
-==================  ===============================================================================
-metrics (JSON)      mean and standard deviation over seeds, for ``dvc metrics``
-``accuracy.csv``    every a[i, j]: seed, segment, task, accuracy
-``metrics.csv``     one row a seed
-``trace.csv``       of task-agnostic methods: one row a training batch, with the detector's bounds
-``latent.csv``      of flows, where embeddings are given: a 2-D view of the latent space
-``about.json``      what was run: settings, versions, tasks, data and weights with their digests
-==================  ===============================================================================
-
-An undefined value (the overall accuracy of ``curl``, the forgetting of a single task) is an empty
-cell in CSV and null in JSON.
+The files of both are ``hcl.records.scores``'s. An undefined metric (the overall accuracy of
+``curl``, the forgetting of a single task) is NaN in ``Scores`` and ``None`` in a summary.
 """
 
 from __future__ import annotations
 
-import csv
-import io
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +17,13 @@ import numpy as np
 
 from hcl.errors import HCLError
 from hcl.evaluate import metrics
-from hcl.files import replacing, write_json
 from hcl.records.runs import Run, read_run
-from hcl.records.tasks import Benchmark
+from hcl.records.scores import METRICS, Scores, rounded
+from hcl.records.scores import write_csv as write_csv  # where hcl.tune looks for it
+from hcl.records.tasks import Benchmark, Task
 
 # What an embedding file says of itself that a reader of the results wants to know.
 PROVENANCE = ("backbone", "weights", "weights_sha256", "transform", "data_sha256", "versions")
-STATISTICS = ("log_px", "log_pz", "log_det")  # S1, S2, S3
-SCORE_FILES = ("accuracy.csv", "metrics.csv", "trace.csv", "latent.csv", "about.json")
-
-
-@dataclass(frozen=True)
-class Scores:
-    """One seed's metrics, as fractions; NaN where a metric is not defined."""
-
-    seed: int
-    accuracy: metrics.FloatArray  # (M, J)
-    average_accuracy: float
-    forgetting: float
-    overall_accuracy: float
-    changes: metrics.Changes | None  # of task-agnostic methods
 
 
 def read_runs(
@@ -64,7 +38,7 @@ def read_runs(
         path = folder / f"seed-{seed}.h5"
         if not path.exists():
             raise HCLError(
-                f"{path}: no such run. Train it with `dvc repro train@{benchmark.name}-{method}`."
+                f"{path}: no such run. Make it with `hcl train` of {method} on {benchmark.name}."
             )
         run = read_run(path)
         found = (run.benchmark, run.method, run.seed)
@@ -83,7 +57,7 @@ def read_runs(
             raise HCLError(
                 f"{path}: was trained on tasks of {benchmark.name} that are not those of the tasks "
                 "file: their order, epochs, classes or samples differ. Train again on these tasks "
-                f"(`dvc repro train@{benchmark.name}-{method}`), or name the file of those."
+                "(`hcl train`), or name the file of those."
             )
         runs.append(run)
     return runs
@@ -99,8 +73,11 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
     named = metrics.relabelled_tasks(run.predicted_task[-1], added_in, stream)
     changes = None
     if run.trace is not None:
-        changes = metrics.score_changes(
-            run.trace.segment, run.trace.verdict, run.trace.learner_task, added_in, stream
+        trace = run.trace
+        changes = asdict(
+            metrics.score_changes(
+                trace.segment, trace.verdict, trace.learner_task, added_in, stream
+            )
         )
     return Scores(
         seed=run.seed,
@@ -115,9 +92,7 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
 def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
     """Mean and standard deviation over seeds, in percent; changes as means of counts."""
     summary: dict[str, Any] = {
-        "average_accuracy": _summary([s.average_accuracy for s in scores], percent=True),
-        "forgetting": _summary([s.forgetting for s in scores], percent=True),
-        "overall_accuracy": _summary([s.overall_accuracy for s in scores], percent=True),
+        **{m: _summary([getattr(s, m) for s in scores], percent=True) for m in METRICS},
         "task_accuracy": {
             str(i + 1): _summary([s.accuracy[i, -1] for s in scores], percent=True)
             for i in range(len(scores[0].accuracy))
@@ -127,16 +102,28 @@ def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
     changes = [s.changes for s in scores if s.changes is not None]
     if changes:
         summary["changes"] = {
-            "true": changes[0].true,
-            "found": _summary([c.found for c in changes]),
-            "missed": _summary([c.missed for c in changes]),
-            "false": _summary([c.false for c in changes]),
-            "delay": _summary([c.delay for c in changes if not math.isnan(c.delay)]),
-            "recurring": changes[0].recurring,
-            "recurring_named": _summary([c.recurring_named for c in changes]),
-            "misnamed": _summary([c.misnamed for c in changes]),
+            "true": changes[0]["true"],
+            "found": _summary([c["found"] for c in changes]),
+            "missed": _summary([c["missed"] for c in changes]),
+            "false": _summary([c["false"] for c in changes]),
+            "delay": _summary([c["delay"] for c in changes if not math.isnan(c["delay"])]),
+            "recurring": changes[0]["recurring"],
+            "recurring_named": _summary([c["recurring_named"] for c in changes]),
+            "misnamed": _summary([c["misnamed"] for c in changes]),
         }
     return summary
+
+
+def headline(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """The few numbers that stand for a method on a benchmark: means over seeds.
+
+    In percent; of task-agnostic methods also how many changes of task were found, and how many
+    verdicts were false.
+    """
+    numbers = {name: summary[name]["mean"] for name in METRICS}
+    if "changes" in summary:
+        numbers |= {f"changes_{n}": summary["changes"][n]["mean"] for n in ("found", "false")}
+    return numbers
 
 
 def in_words(summary: Mapping[str, Any]) -> str:
@@ -159,13 +146,7 @@ def in_words(summary: Mapping[str, Any]) -> str:
 
 def _summary(values: Sequence[float], percent: bool = False) -> dict[str, float | None]:
     mean, std = metrics.mean_and_std(values) if values else (math.nan, math.nan)
-    return {"mean": _number(mean, percent), "std": _number(std, percent)}
-
-
-def _number(value: float, percent: bool = False) -> float | None:
-    """Rounded to what matters, so that files are short and equal; ``None`` for NaN."""
-    value = float(value)
-    return None if math.isnan(value) else round(100 * value if percent else value, 4)
+    return {"mean": rounded(mean, percent), "std": rounded(std, percent)}
 
 
 def about(
@@ -176,14 +157,15 @@ def about(
     Args:
         runs: of all seeds.
         benchmark: the tasks.
-        embeddings: for a data set, the attributes of its embedding file; may be empty.
+        embeddings: for a data set, the attributes of its embedding file; may be empty. From them
+            come the provenance of the data and the names of the classes.
     """
     for source in benchmark.sources:
         found = embeddings.get(source.dataset, {}).get("content_sha256", source.content_sha256)
         if found != source.content_sha256:
             raise HCLError(
                 f"{source.dataset}: the embeddings are not those that {benchmark.name} was split "
-                f"from. Run `dvc repro split@{benchmark.name}` and train again."
+                "from. Split them again (`hcl split`), and train again."
             )
     first = runs[0]
     return {
@@ -196,6 +178,7 @@ def about(
             {
                 "dataset": task.dataset,
                 "classes": list(task.classes),
+                **_class_names(task, embeddings.get(task.dataset, {})),
                 "train": len(task.train.y),
                 "validation": len(task.validation.y),
                 "test": len(task.test.y),
@@ -221,88 +204,8 @@ def about(
     }
 
 
-def write_scores(
-    folder: str | Path,
-    runs: Sequence[Run],
-    scores: Sequence[Scores],
-    described: Mapping[str, Any],
-    latent: Sequence[Sequence[object]] | None = None,
-) -> None:
-    """Write the tidy files, all or none.
-
-    Args:
-        folder: where to.
-        runs: of all seeds.
-        scores: of the same seeds.
-        described: what ``about`` gives.
-        latent: rows of the latent view (kind, task, class, x, y).
-    """
-    with replacing(folder) as partial:
-        partial.mkdir()
-        write_csv(
-            partial / "accuracy.csv",
-            ("seed", "segment", "task", "accuracy"),
-            (
-                (s.seed, j + 1, i + 1, _number(s.accuracy[i, j], percent=True))
-                for s in scores
-                for j in range(s.accuracy.shape[1])
-                for i in range(s.accuracy.shape[0])
-            ),
-        )
-        _write_metrics(partial / "metrics.csv", scores)
-        if any(run.trace is not None for run in runs):
-            _write_trace(partial / "trace.csv", runs)
-        if latent is not None:
-            write_csv(partial / "latent.csv", ("kind", "task", "class", "x", "y"), latent)
-        write_json(partial / "about.json", described)
-
-
-def _write_metrics(path: Path, scores: Sequence[Scores]) -> None:
-    counts = [s.changes for s in scores if s.changes is not None]
-    names = tuple(asdict(counts[0])) if counts else ()
-    header = ("seed", "average_accuracy", "forgetting", "overall_accuracy")
-    rows = []
-    for s in scores:
-        values = [s.average_accuracy, s.forgetting, s.overall_accuracy]
-        row: list[object] = [s.seed, *(_number(v, percent=True) for v in values)]
-        if s.changes is not None:
-            row += [_number(v) if isinstance(v, float) else v for v in asdict(s.changes).values()]
-        rows.append(row)
-    write_csv(path, (*header, *(f"changes_{name}" for name in names)), rows)
-
-
-def statistics_of(settings: dict[str, Any]) -> tuple[str, ...]:
-    """What the columns of a trace hold: S1, S2, S3, or HCL+'s T and evidence C."""
-    if settings["method"].get("kind") == "plus":
-        return ("mean_shift", "evidence")
-    return STATISTICS
-
-
-def _write_trace(path: Path, runs: Sequence[Run]) -> None:
-    statistics = statistics_of(runs[0].settings)
-    columns = [f"{s}{suffix}" for s in statistics for suffix in ("", "_mean", "_std")]
-    header = ("seed", "batch", "segment", "true_task", "learner_task", "verdict", *columns)
-    rows: list[list[object]] = []
-    for run in runs:
-        trace = run.trace
-        if trace is None:
-            continue
-        # (B, 9): each statistic with its own mean and standard deviation
-        values = np.stack([trace.statistics, trace.mean, trace.std], axis=2).reshape(-1, 9)
-        values = values[:, : len(columns)]
-        for b in range(len(values)):
-            places = (trace.segment[b], trace.true_task[b], trace.learner_task[b])
-            rows.append(
-                [run.seed, b + 1, *(int(p) + 1 for p in places), int(trace.verdict[b])]
-                + [f"{v:.6g}" if np.isfinite(v) else None for v in values[b]]
-            )
-    write_csv(path, header, rows)
-
-
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV file with Unix line ends; ``None`` is an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    path.write_text(text.getvalue(), encoding="utf-8")
+def _class_names(task: Task, attributes: Mapping[str, Any]) -> dict[str, list[str]]:
+    if "classes" not in attributes:
+        return {}
+    names: list[str] = json.loads(attributes["classes"])
+    return {"class_names": [names[number] for number in task.classes]}

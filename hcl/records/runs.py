@@ -105,8 +105,8 @@ def write_run(path: str | Path, run: Run) -> None:
                 file.create_dataset(name, data=np.asarray(values, kind))
         if run.trace is not None:
             group = file.create_group("trace")
-            for name, kind in _TRACE_TYPES.items():
-                group.create_dataset(name, data=np.asarray(getattr(run.trace, name), kind))
+            for name, dtype in _TRACE_TYPES.items():
+                group.create_dataset(name, data=np.asarray(getattr(run.trace, name), dtype))
             _write_statistics(group.create_group("statistics"), run.trace.statistics)
 
 

@@ -36,6 +36,10 @@ FloatArray = NDArray[np.floating]
 INK, MUTED, RULE, PAPER = "#1d2329", "#6b747d", "#d5dae0", "#ffffff"
 BLUE, ORANGE, GREEN, VERMILLION, PINK = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7"
 SKY, OLIVE, WINE, TEAL = "#56b4e9", "#999933", "#882255", "#44aa99"
+PALETTE = {
+    **{"ink": INK, "muted": MUTED, "blue": BLUE, "orange": ORANGE, "green": GREEN, "pink": PINK},
+    **{"vermillion": VERMILLION, "sky": SKY, "olive": OLIVE, "wine": WINE, "teal": TEAL},
+}
 TASK_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, PINK, SKY, OLIVE, WINE, TEAL, MUTED)
 
 # What a dark page shows instead; colours that read on both stay as they are.
@@ -68,26 +72,6 @@ class Style:
     @property
     def line(self) -> str | tuple[float, tuple[float, ...]]:
         return (0, (4, 2)) if self.task_agnostic else "-"
-
-
-_STYLES = {
-    "mtl": (INK, "s"),
-    "adam": (MUTED, "X"),
-    "er": (ORANGE, "D"),
-    "curl": (PINK, "v"),
-    "hcl-fr": (BLUE, "o"),
-    "hcl-gr": (VERMILLION, "^"),
-    "hcl-plus": (GREEN, "P"),
-    "ncm": (SKY, "<"),
-    "slda": (OLIVE, ">"),
-    "ranpac": (WINE, "h"),
-}
-
-
-def style_of(method: str, task_agnostic: bool) -> Style:
-    """A method's own style; one that is not known here is drawn in teal."""
-    colour, marker = _STYLES.get(method.removesuffix("-ta"), (TEAL, "d"))
-    return Style(colour, marker, task_agnostic)
 
 
 @dataclass(frozen=True)
@@ -136,6 +120,7 @@ def _drawing() -> Iterator[None]:
         "lines.linewidth": 1.4,
         "lines.markersize": 4.5,
         "hatch.linewidth": 1.1,
+        "text.parse_math": False,  # a class may be called "$"
         "svg.fonttype": "none",
         "svg.hashsalt": "hcl",
     }
@@ -190,9 +175,11 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
 
     Args:
         figure: what to show.
-        name: of lower-case letters, digits and dashes; unique in the page, it keeps ids apart.
+        name: of letters, digits, dashes and _; unique in the page, it keeps ids apart.
         description: for those who can't see it.
     """
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise ValueError(f"{name!r} can't be an id: use letters, digits, - and _.")
     buffer = io.StringIO()
     figure.set_facecolor("none")
     with _drawing():
@@ -218,8 +205,13 @@ def css_name(colour: str) -> str:
 # Results ------------------------------------------------------------------------------------------
 
 
-def accuracy_by_task(ax: Axes, series: Sequence[Series], title: str) -> None:
-    """Final accuracy on each task, a line a method (the paper's Figures 3 and 4, top)."""
+def accuracy_by_task(
+    ax: Axes, series: Sequence[Series], title: str, names: Sequence[str] = ()
+) -> None:
+    """Final accuracy on each task, a line a method (the paper's Figures 3 and 4, top).
+
+    ``names`` of the tasks stand under their numbers; they may be of two lines.
+    """
     tasks = np.arange(1, len(series[0].mean) + 1)
     spread = np.linspace(-0.12, 0.12, len(series)) if len(series) > 1 else np.zeros(1)
     for s, shift in zip(series, spread, strict=True):
@@ -235,7 +227,9 @@ def accuracy_by_task(ax: Axes, series: Sequence[Series], title: str) -> None:
             elinewidth=0.8,
         )
     ax.set_title(title)
-    ax.set_xticks(tasks)
+    names = names or [""] * len(tasks)
+    lines = max(name.count("\n") + bool(name) for name in names)
+    ax.set_xticks(tasks, [f"{i}\n{n}".strip() for i, n in zip(tasks, names, strict=True)])
     ax.set_xlabel("task")
     ax.set_ylabel("final accuracy, %")
     ax.set_xlim(0.6, len(tasks) + 0.4)
@@ -244,7 +238,7 @@ def accuracy_by_task(ax: Axes, series: Sequence[Series], title: str) -> None:
     ax.grid(axis="y")
     ax.legend(
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.17),
+        bbox_to_anchor=(0.5, -0.17 - 0.085 * lines),
         ncols=4,
         handlelength=2.4,
         columnspacing=1.2,
@@ -285,8 +279,10 @@ def bars(ax: Axes, series: Sequence[Series], title: str) -> None:
     ax.grid(axis="x")
 
 
-def heat_map(ax: Axes, accuracy: FloatArray, stream: Sequence[int], title: str) -> None:
-    """``accuracy[i, j]`` in percent: task i down, segment j across.
+def heat_map(
+    ax: Axes, accuracy: FloatArray, stream: Sequence[int], title: str, names: Sequence[str] = ()
+) -> None:
+    """``accuracy[i, j]`` in percent: task i down, with its name, segment j across.
 
     What stands before a task's first segment was not learned yet: it is shown without colour.
     """
@@ -315,7 +311,8 @@ def heat_map(ax: Axes, accuracy: FloatArray, stream: Sequence[int], title: str) 
             )
             text.set_in_layout(False)  # it lies within the axes: nothing to make room for
     ax.set_xticks(range(segments), [f"T{task + 1}" for task in stream])
-    ax.set_yticks(range(tasks), [f"T{i + 1}" for i in range(tasks)])
+    named = enumerate(names or [""] * tasks, start=1)
+    ax.set_yticks(range(tasks), [f"{name}  T{i}".strip() for i, name in named])
     ax.set_xlabel("after training on")
     ax.set_ylabel("accuracy on")
     ax.set_ylim(tasks - 0.5, -0.5)
@@ -354,9 +351,8 @@ class TraceView:
 
     label: str
     values: FloatArray  # (B,)
-    mean: FloatArray  # (B,), NaN while there are no bounds
-    std: FloatArray  # (B,)
-    threshold: float  # λ
+    low: FloatArray  # (B,) bounds of the verdict; not finite where there is none on this side
+    high: FloatArray  # (B,)
     starts: Sequence[int]  # batch at which each segment begins
     tasks: Sequence[int]  # the task, from 1, of each segment
     found: Sequence[int]  # batches of verdicts that answer to a true change
@@ -364,16 +360,22 @@ class TraceView:
 
 
 def detector_trace(ax: Axes, view: TraceView, title: str, columns: int = 700) -> None:
-    """A statistic of the batches, its typical set mean ± λσ, true and found changes."""
+    """A statistic of the batches, the bounds that the verdict used, true and found changes.
+
+    Where a batch has a bound on one side alone, the band reaches to the frame on the other.
+    """
     count = len(view.values)
-    low, high = (view.mean + sign * view.threshold * view.std for sign in (-1, 1))
-    bounded = np.isfinite(low)
-    bottom, top = np.nanquantile(view.values, [0.02, 0.98])
-    if bounded.any():
-        bottom = min(bottom, np.quantile(low[bounded], 0.05))
-        top = max(top, np.quantile(high[bounded], 0.95))
+    known = view.values[np.isfinite(view.values)]
+    below, above = (bound[np.isfinite(bound)] for bound in (view.low, view.high))
+    ends = [*np.quantile(known, [0.02, 0.98])] if known.size else []
+    ends += [np.quantile(below, 0.05)] if below.size else []
+    ends += [np.quantile(above, 0.95)] if above.size else []
+    bottom, top = (min(ends), max(ends)) if ends else (0.0, 1.0)
     margin = 0.25 * (top - bottom or 1.0)
     bottom, top = bottom - margin, top + margin
+    bounded = np.isfinite(view.low) | np.isfinite(view.high)
+    low = np.where(np.isfinite(view.low), view.low, bottom)
+    high = np.where(np.isfinite(view.high), view.high, top)
 
     at, lowest, highest = _binned(np.arange(count) + 1, view.values, columns)
     near = np.minimum(at.astype(int), count) - 1  # the bounds move slowly: one a column will do
@@ -385,7 +387,7 @@ def detector_trace(ax: Axes, view: TraceView, title: str, columns: int = 700) ->
         color=BLUE,
         alpha=0.16,
         linewidth=0,
-        label=f"typical set, mean ± {view.threshold:g}σ",
+        label="within the verdict's bounds",
     )
     lowest, highest = np.clip(lowest, bottom, top), np.clip(highest, bottom, top)
     ax.fill_between(at, lowest, highest, color=INK, alpha=0.25, linewidth=0)

@@ -8,23 +8,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
+from hcl.records.scores import Result
+from hcl.report import catalogue
 from hcl.report.figures import DARK, css_name
-from hcl.report.paper import METRICS
-from hcl.report.results import Result
 from hcl.report.tables import Cell, Table, compared, number, title_of
-
-DESCRIPTIONS = {
-    "adam": "plain training, nothing done against forgetting: the lower bound",
-    "mtl": "sees all earlier tasks again while it trains: the upper bound, left out of “best”",
-    "er": "replays stored samples of earlier tasks",
-    "curl": "a variational autoencoder with one latent Gaussian a class; it knows no tasks",
-    "hcl-gr": "the flow with generative replay",
-    "hcl-fr": "the flow with functional regularisation",
-    "hcl-plus": "ridge regression on random features, from streamed sums; not in the paper",
-    "ncm": "nearest class mean, in closed form; not in the paper",
-    "slda": "streaming linear discriminant analysis, in closed form; not in the paper",
-    "ranpac": "random projection and ridge regression, in closed form; not in the paper",
-}
 
 
 @dataclass(frozen=True)
@@ -70,10 +57,11 @@ tbody th,thead tr:first-child th:first-child{{position:sticky;left:0;background:
 tbody tr:hover td,tbody tr:hover th{{background:var(--soft)}}
 tbody tr.first-agnostic>*{{border-top:1.5px solid var(--muted)}}
 td small{{color:var(--muted);font-size:.8em}}
+th small{{color:var(--muted);font-weight:400}}
 td.best{{font-weight:700}}
 td.best::before{{content:"▸\\00a0";color:var(--accent);font-weight:400}}
 td.paper{{color:var(--muted)}}
-td.left{{text-align:left;white-space:normal}}
+td.left,th.left{{text-align:left;white-space:normal}}
 .good{{color:var(--good)}}.bad{{color:var(--bad)}}
 figure{{margin:.8rem 0 1.6rem}}
 figure svg{{display:block;max-width:100%;height:auto}}
@@ -117,7 +105,7 @@ def page(title: str, lede: str, sections: Sequence[tuple[str, str, str]], footer
     Args:
         title: of the page.
         lede: HTML under the title.
-        sections: (anchor, heading, HTML) of each.
+        sections: (anchor, heading, HTML) of each; an anchor is a ``slug``.
         footer: HTML at the end.
     """
     links = "".join(f'<li><a href="#{a}">{escape(h)}</a></li>' for a, h, _ in sections)
@@ -155,9 +143,12 @@ def table_html(table: Table, caption: str) -> str:
     """Ours; with the paper's figure and the gap in points where the paper has the metric."""
     beside = compared(table)
     above, below = _th("method", rowspan=2 if any(beside) else 1), ""
-    for column, compare in zip(table.columns, beside, strict=True):
-        arrow = {"forgetting": " ↓"}.get(column, " ↑" if column in METRICS else "")
+    tasks = table.tasks or [""] * len(beside)
+    for column, task, compare in zip(table.columns, tasks, beside, strict=True):
+        metric = catalogue.METRICS.get(column)
+        arrow = "" if metric is None else " ↓" if metric.lower_is_better else " ↑"
         title = escape(title_of(column)) + f'<span aria-hidden="true">{arrow}</span>'
+        title += f"<br><small>{escape(task)}</small>" if task else ""
         kind = 'scope="colgroup" colspan="3"' if compare else 'scope="col"'
         above += f"<th {kind}>{title}</th>"
         below += _th("ours") + (_th("paper") + _th("gap") if compare else "")
@@ -188,7 +179,7 @@ def _cells(column: str, cell: Cell, compare: bool) -> str:
 def _verdict(column: str, gap: float | None) -> str:
     if gap is None or abs(gap) < 0.005:
         return ""
-    better = gap < 0 if column == "forgetting" else gap > 0
+    better = gap < 0 if catalogue.METRICS[column].lower_is_better else gap > 0
     return ' class="good"' if better else ' class="bad"'
 
 
@@ -202,6 +193,18 @@ def simple_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[st
         for first, *others in rows
     )
     return _wrap(caption, head, body)
+
+
+def texts_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of sentences, which may break into lines; the first column names the row."""
+    head = "<tr>" + "".join(f'<th scope="col" class="left">{escape(t)}</th>' for t in header)
+    body = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f'<td class="left">{escape(text)}</td>' for text in others)
+        + "</tr>\n"
+        for first, *others in rows
+    )
+    return _wrap(caption, f"{head}</tr>", body)
 
 
 def facts_table(caption: str, rows: Sequence[tuple[str, str]]) -> str:
@@ -262,29 +265,32 @@ def task_key(colours: Sequence[str], names: Sequence[str]) -> str:
     )
 
 
-def methods_list(results: Sequence[Result]) -> str:
-    """What each method is, in a line."""
+def metrics_table() -> str:
+    """What each number of the headline counts, in a sentence."""
+    rows = [[m.label, m.sentence] for m in catalogue.METRICS.values()]
+    return texts_table("The three metrics", ["metric", "what it counts"], rows)
+
+
+def methods_table(results: Sequence[Result]) -> str:
+    """What each method is, whose it is, and when to take it."""
     rows = []
     for result in results:
-        base = result.method.removesuffix("-ta")
-        text = DESCRIPTIONS.get(base, "")
-        if result.task_agnostic:
-            text += ("; " if text else "") + "never told that the task has changed (task-agnostic)"
-        rows.append((result.label, text))
-    return (
-        "<details><summary>What the methods are</summary>"
-        + facts_table("Methods", rows)
-        + "</details>\n"
-    )
+        said = catalogue.entry(result.method)
+        text = said.sentence
+        if result.task_agnostic and catalogue.TASK_AGNOSTIC not in text:
+            text += ("; " if text else "") + catalogue.TASK_AGNOSTIC
+        rows.append([said.label, text, said.origin, said.take_it])
+    header = ["method", "what it is", "whose it is", "take it …"]
+    return texts_table("The methods of this page", header, rows)
 
 
 def settings_rows(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested settings as dotted keys and their values."""
+    """Nested settings as dotted keys and their values; what is not set is left out."""
     rows: list[tuple[str, str]] = []
     for key, value in settings.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             rows += settings_rows(value, f"{name}.")
-        else:
+        elif value is not None and value != [] and value != "":
             rows.append((name, value if isinstance(value, str) else json.dumps(value)))
     return rows

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-# The scalar metrics, in the order of the paper's columns.
-METRICS = ("average_accuracy", "forgetting", "overall_accuracy")
+from hcl.records.scores import METRICS
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,18 @@ import numpy as np
 
 from hcl.errors import HCLError
 from hcl.files import replacing
-from hcl.report import figures, tables
+from hcl.records.runs import Trace
+from hcl.records.scores import METRICS, Result, read_result
+from hcl.report import catalogue, figures, tables
+from hcl.report.catalogue import label
 from hcl.report.figures import Draw, Series, TraceView
+from hcl.report.names import SEPARATOR, class_names, fitted, markdown, one_line, slug, task_names
 from hcl.report.page import (
     Picture,
     facts_table,
     figure_html,
-    methods_list,
+    methods_table,
+    metrics_table,
     page,
     panels_html,
     settings_rows,
@@ -32,17 +37,11 @@ from hcl.report.page import (
     table_html,
     task_key,
 )
-from hcl.report.paper import METRICS
-from hcl.report.results import Result, read_result
+from hcl.report.styles import style_of
 from hcl.studies.files import METHODS, MoonsStudy, ToyLosses, moons_panels, toy_panel
 
 REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures")
-STATISTIC_LABELS = {
-    "log_px": "log-likelihood S₁",
-    "log_pz": "latent log-likelihood S₂",
-    "log_det": "log-determinant S₃",
-    "mean_shift": "shift of the mean latents T",
-}
+UPPER_BOUND = ", ".join(m.label for m in catalogue.METHODS.values() if m.upper_bound)
 
 
 @dataclass(frozen=True)
@@ -62,15 +61,15 @@ class Grid:
                 raise ValueError(f"{name}: a name stands twice in {list(values)}.")
 
 
-def read_results(metrics: Path, scores: Path, grid: Grid) -> dict[str, list[Result]]:
+def read_results(scores: Path, grid: Grid) -> dict[str, list[Result]]:
     """Every method on every benchmark of the grid; a missing one is an error."""
     results = {}
     for benchmark in grid.benchmarks:
-        found = [read_result(metrics, scores, benchmark, method) for method in grid.methods]
+        found = [read_result(scores, benchmark, method) for method in grid.methods]
         if len({json.dumps(r.about["stream"]) + str(r.accuracy.shape[1:]) for r in found}) != 1:
             raise HCLError(
                 f"{scores / benchmark}: the methods were scored on different streams; "
-                "make them again with `dvc repro`."
+                "make them again with `hcl evaluate`."
             )
         results[benchmark] = found
     return results
@@ -81,6 +80,7 @@ def write_report(
     results: dict[str, list[Result]],
     moons: MoonsStudy | None = None,
     toy: ToyLosses | None = None,
+    again: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Write the whole folder ``out`` and return the headline tables as plain text.
 
@@ -89,24 +89,27 @@ def write_report(
         results: by benchmark, in the order to be shown.
         moons: what ``hcl moons`` found.
         toy: what ``hcl toy-losses`` found.
+        again: what a reader may want to make again, and the commands that make it.
     """
     headlines = {name: tables.headline(found) for name, found in results.items()}
-    plain = "\n".join(f"{name}\n\n{tables.plain(table)}" for name, table in headlines.items())
+    plain = "\n".join(f"{one_line(n)}\n\n{tables.plain(t)}" for n, t in headlines.items())
     tasks = {name: tables.by_task(found) for name, found in results.items()}
     with replacing(out) as folder:
         folder.mkdir()
         pictures = folder / "figures"
-        sections = [
-            (name, name, _benchmark_html(found, headlines[name], tasks[name], pictures))
-            for name, found in results.items()
-        ]
+        first = next(iter(results.values()))
+        sections = [("how-to-read", "What the numbers count", metrics_table())]
+        for name, found in results.items():
+            html = _benchmark_html(found, headlines[name], tasks[name], pictures / slug(name))
+            sections.append((f"benchmark-{slug(name)}", name, html))
+        sections.append(("methods", "Which method to take", methods_table(first)))
         if moons is not None:
             sections.append(("two-moons", "Two moons", _moons_html(moons, pictures)))
         if toy is not None:
             sections.append(
                 ("toy-losses", "The two losses on a toy flow", _toy_html(toy, pictures))
             )
-        sections.append(("what-was-run", "What was run", _provenance_html(results)))
+        sections.append(("what-was-run", "What was run", _provenance_html(results, again)))
         html = page("Continual learning report", _lede(results), sections, _footer())
         (folder / "index.html").write_text(html, encoding="utf-8")
         both = [table for name in results for table in (headlines[name], tasks[name])]
@@ -123,15 +126,16 @@ def write_report(
 def _markdown(headlines: dict[str, tables.Table], tasks: dict[str, tables.Table]) -> str:
     parts = []
     for name, table in headlines.items():
-        parts.append(f"## {name}\n\n{tables.markdown(table)}\n{_paper_note(table)}\n")
+        parts.append(f"## {markdown(name)}\n\n{tables.markdown(table)}\n{_paper_note(table)}\n")
         if table.has_changes:
             parts.append(f"{tables.CHANGES_NOTE}\n")
         parts.append(f"Final accuracy on each task:\n\n{tables.markdown(tasks[name])}")
     note = (
         "Percent, mean ± standard deviation over seeds (population). Bold: best of its column, "
-        "MTL left out (it is the upper bound). A dash: not defined.\n"
+        f"{UPPER_BOUND} left out (it is the upper bound). A dash: not defined.\n"
     )
-    return "\n".join(["# Results\n", note, *parts])
+    counts = "".join(f"- {m.label}: {m.sentence}\n" for m in catalogue.METRICS.values())
+    return "\n".join(["# Results\n", note, counts, *parts])
 
 
 def _paper_note(table: tables.Table) -> str:
@@ -177,8 +181,9 @@ def _benchmark_html(
     parts = [
         f'<p class="lede">{_stream_text(first)}</p>',
         table_html(headline, "Mean ± standard deviation over seeds, percent."),
-        f'<p class="note">▸ best of its column, MTL left out. {escape(_paper_note(headline))}</p>',
-        methods_list(results),
+        f'<p class="note">▸ best of its column, {UPPER_BOUND} left out. '
+        f"{escape(_paper_note(headline))}</p>",
+        f'<p class="note">{escape(_example(first))}</p>',
         "<h3>Accuracy by task</h3>",
         _by_task_figures(results, folder),
         table_html(by_task, "Final accuracy on each task, percent."),
@@ -195,13 +200,23 @@ def _benchmark_html(
     seen = [r for r in results if r.latent]
     if seen:
         parts += ["<h3>The latent space after the last task</h3>", _latent_views(seen, folder)]
-    elif any(r.about["settings"]["method"].get("kind", "flow") == "flow" for r in results):
+    else:
         parts.append(
-            '<p class="note">No view of the latent space: the runs kept no model. '
-            f"<code>save_model: true</code> in <code>benchmarks.{escape(first.benchmark)}"
-            ".training</code> keeps it.</p>"
+            '<p class="note">No view of the latent space: no run kept the model of a flow. '
+            "<code>save_model: true</code> in the benchmark's training settings keeps it.</p>"
         )
     return "\n".join(parts)
+
+
+def _example(result: Result) -> str:
+    """What the two accuracies ask of one test image, by the classes' own names."""
+    task = result.about["tasks"][-1]
+    last = class_names(task)[-1]
+    place = f"class {len(task['classes'])} of {len(task['classes'])} in its task"
+    return (
+        f"For example, an image of “{last}”: the average accuracy asks for “{place}”, whatever the "
+        f"task; the overall accuracy asks for “{last}” itself."
+    )
 
 
 def _stream_text(result: Result) -> str:
@@ -224,25 +239,28 @@ def _backbone(source: dict[str, Any]) -> str:
 
 def _by_task_figures(results: Sequence[Result], folder: Path) -> str:
     """The paper's methods in one figure, as in the paper; others beside the upper bound."""
-    paper = ("mtl", "adam", "er", "curl", "hcl-fr", "hcl-gr", "hcl-fr-ta", "hcl-gr-ta")
-    groups = {
-        "paper": [r for r in results if r.method in paper],
-        "other": [r for r in results if r.method not in paper],
-    }
-    if groups["other"]:
-        groups["other"] = [r for r in results if r.method == "mtl"] + groups["other"]
+    papers = [r for r in results if catalogue.entry(r.method).origin == "the paper's"]
+    others = [r for r in results if r not in papers]
+    bounds = [r for r in papers if catalogue.entry(r.method).upper_bound]
+    groups = {"paper": papers, "other": bounds + others if others else []}
     pictures = []
     for name, chosen in groups.items():
         if not chosen:
             continue
         title = "The paper's methods" if name == "paper" else "Other methods"
-        draw = partial(figures.accuracy_by_task, series=[_series(r) for r in chosen], title=title)
+        draw = partial(
+            figures.accuracy_by_task,
+            series=[_series(r) for r in chosen],
+            title=title,
+            names=_fitted(chosen[0], 60 // len(chosen[0].about["tasks"])),
+        )
         said = "; ".join(
-            f"{r.label}: " + ", ".join(f"{v:.1f}" for v in _final(r).mean(0)) for r in chosen
+            f"{label(r.method)}: " + ", ".join(f"{v:.1f}" for v in _final(r).mean(0))
+            for r in chosen
         )
         picture = _picture(
             [draw],
-            folder / chosen[0].benchmark / f"accuracy-by-task-{name}",
+            folder / f"accuracy-by-task-{name}",
             f"Final accuracy on each task in percent. {said}.",
             width=4.9,
             height=3.3,
@@ -255,14 +273,19 @@ def _by_task_figures(results: Sequence[Result], folder: Path) -> str:
     )
 
 
+def _fitted(result: Result, width: int) -> list[str]:
+    """The tasks' names where a figure has room for ``width`` characters, each."""
+    return fitted(task_names(result.about["tasks"]), width)
+
+
 def _final(result: Result) -> figures.FloatArray:
     return result.accuracy[:, :, -1]
 
 
 def _series(result: Result) -> Series:
     final = _final(result)
-    style = figures.style_of(result.method, result.task_agnostic)
-    return Series(result.label, style, final.mean(0), final.std(0))
+    style = style_of(result.method, result.task_agnostic)
+    return Series(label(result.method), style, final.mean(0), final.std(0))
 
 
 def _picture(
@@ -280,8 +303,7 @@ def _picture(
 
 
 def _svg(figure: Any, stem: Path, description: str) -> str:
-    name = "-".join((stem.parent.name, stem.name)).lower()
-    return figures.inline_svg(figure, name, description)
+    return figures.inline_svg(figure, f"{stem.parent.name}-{stem.name}", description)
 
 
 def _panels(
@@ -310,17 +332,18 @@ def _bars(results: Sequence[Result], folder: Path) -> str:
         series, said = [], []
         for result in results:
             mean, std = (np.array(np.nan if v is None else v) for v in result.metric(metric))
-            style = figures.style_of(result.method, result.task_agnostic)
-            series.append(Series(result.label, style, mean, std))
-            said.append(f"{result.label} {tables.number(result.metric(metric)[0])}")
-        better = "lower is better" if metric == "forgetting" else "higher is better"
+            style = style_of(result.method, result.task_agnostic)
+            series.append(Series(label(result.method), style, mean, std))
+            said.append(f"{label(result.method)} {tables.number(result.metric(metric)[0])}")
+        lower = catalogue.METRICS[metric].lower_is_better
+        better = f"{'lower' if lower else 'higher'} is better"
         title = f"{tables.title_of(metric).capitalize()}, %"
         draws.append(partial(figures.bars, series=series, title=title))
         descriptions.append(f"{title} ({better}): {', '.join(said)}.")
     return _panels(
         draws,
         METRICS,
-        folder / results[0].benchmark / "metrics",
+        folder / "metrics",
         descriptions,
         "Mean over seeds, whiskers of one standard deviation; hatched: task-agnostic. Forgetting "
         "is better when it is low, the others when they are high.",
@@ -335,35 +358,47 @@ def _over_time(results: Sequence[Result], folder: Path) -> str:
             mean=r.accuracy.mean(0),
             std=r.accuracy.std(0),
             stream=r.stream,
-            title=r.label,
+            title=label(r.method),
         )
         for r in results
     ]
-    tasks = len(results[0].about["tasks"])
+    tasks = task_names(results[0].about["tasks"])
     key = task_key(
-        [figures.TASK_COLOURS[i % len(figures.TASK_COLOURS)] for i in range(tasks)],
-        [f"task {i + 1}" for i in range(tasks)],
+        [figures.TASK_COLOURS[i % len(figures.TASK_COLOURS)] for i in range(len(tasks))],
+        [f"T{i}: {name}" for i, name in enumerate(tasks, start=1)],
     )
     return key + _panels(
         draws,
-        [r.method for r in results],
-        folder / results[0].benchmark / "accuracy-over-time",
-        [f"{r.label}: accuracy on each task after each segment of the stream." for r in results],
+        [slug(r.method) for r in results],
+        folder / "accuracy-over-time",
+        [
+            f"{label(r.method)}: accuracy on each task after each segment of the stream."
+            for r in results
+        ],
         "Each line begins where its task is first shown; bands of one standard deviation.",
     )
 
 
 def _heat_maps(results: Sequence[Result], folder: Path) -> str:
     draws = [
-        partial(figures.heat_map, accuracy=r.accuracy.mean(0), stream=r.stream, title=r.label)
+        partial(
+            figures.heat_map,
+            accuracy=r.accuracy.mean(0),
+            stream=r.stream,
+            title=label(r.method),
+            names=_fitted(r, 11 if len(r.stream) <= 6 else 6),
+        )
         for r in results
     ]
     size = 1 + 0.3 * len(results[0].about["tasks"])
     return _panels(
         draws,
-        [r.method for r in results],
-        folder / results[0].benchmark / "accuracy-matrix",
-        [f"{r.label}: accuracy on task i after segment j, mean over seeds." for r in results],
+        [slug(r.method) for r in results],
+        folder / "accuracy-matrix",
+        [
+            f"{label(r.method)}: accuracy on task i after segment j, mean over seeds."
+            for r in results
+        ],
         "Accuracy a<sub>i,j</sub> on the task of the row after the segment of the column, mean "
         "over seeds. Without colour: the task had not been shown yet.",
         height=size,
@@ -382,7 +417,7 @@ def _changes_html(results: Sequence[Result]) -> str:
         recurring = f"{total['recurring_named']} of {total['recurring']}"
         rows.append(
             [
-                result.label,
+                label(result.method),
                 f"{total['found']} of {total['true']}",
                 str(total["missed"]),
                 str(total["false"]),
@@ -406,9 +441,16 @@ def _traces(results: Sequence[Result], folder: Path) -> str:
         view = _trace_view(result)
         seed = result.about["seeds"][0]
         picture = _picture(
-            [partial(figures.detector_trace, view=view, title=f"{result.label}, seed {seed}")],
-            folder / result.benchmark / f"trace-{result.method}",
-            f"{result.label}: {view.label} of each training batch with the typical set; changes at "
+            [
+                partial(
+                    figures.detector_trace,
+                    view=view,
+                    title=f"{label(result.method)}, seed {seed}",
+                )
+            ],
+            folder / f"trace-{slug(result.method)}",
+            f"{label(result.method)}: {view.label} of each training batch with "
+            "the bounds; changes at "
             f"batches {', '.join(str(s + 1) for s in view.starts[1:])}, found at "
             f"{', '.join(str(f + 1) for f in view.found) or 'none'}, false at "
             f"{', '.join(str(f + 1) for f in view.false) or 'none'}.",
@@ -417,7 +459,7 @@ def _traces(results: Sequence[Result], folder: Path) -> str:
         )
         html.append(figure_html(picture))
     html.append(
-        '<p class="note">The statistic that the detector looks at, of each training batch of the '
+        '<p class="note">A statistic that the detector looks at, of each training batch of the '
         "first seed; values beyond the frame are cut. All seeds and statistics: "
         "<code>trace.csv</code> in the scores.</p>"
     )
@@ -425,31 +467,23 @@ def _traces(results: Sequence[Result], folder: Path) -> str:
 
 
 def _trace_view(result: Result) -> TraceView:
-    """The first seed's trace of the first statistic in use."""
-    trace = result.trace
-    assert trace is not None
-    chosen = trace["seed"] == result.about["seeds"][0]
-    segment = trace["segment"][chosen].astype(int) - 1
-    verdicts = np.flatnonzero(trace["verdict"][chosen])
-    starts = [int(np.flatnonzero(segment == j)[0]) for j in range(len(result.stream))]
+    """The first seed's trace of the statistic to show."""
+    trace = result.traces[result.about["seeds"][0]]
+    verdicts = np.flatnonzero(trace.verdict)
     stream = result.stream
+    starts = [int(np.flatnonzero(trace.segment == j)[0]) for j in range(len(stream))]
     found: list[int] = []
     for j in range(1, len(stream)):
-        inside = verdicts[segment[verdicts] == j]
+        inside = verdicts[trace.segment[verdicts] == j]
         if stream[j] != stream[j - 1] and inside.size:
             found.append(int(inside[0]))
-    detection = _detection_settings(result.about["settings"])
-    if "mean_shift" in trace:  # HCL+ has a test of its own
-        statistic = "mean_shift"
-        detection = result.about["settings"]["method"]["plus"]["test"]
-    else:
-        statistic = (detection.get("statistics") or ["log_px"])[0]
+    statistic = _shown(trace)
+    values, low, high = trace.statistics[statistic].T
     return TraceView(
-        label=STATISTIC_LABELS[statistic],
-        values=trace[statistic][chosen],
-        mean=trace[f"{statistic}_mean"][chosen],
-        std=trace[f"{statistic}_std"][chosen],
-        threshold=float(detection.get("threshold", 5)),
+        label=catalogue.statistic_label(statistic),
+        values=values,
+        low=low,
+        high=high,
         starts=starts,
         tasks=[task + 1 for task in stream],
         found=found,
@@ -457,16 +491,11 @@ def _trace_view(result: Result) -> TraceView:
     )
 
 
-def _detection_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """The section that holds λ, wherever the method keeps it."""
-    if "threshold" in settings:
-        return settings
-    for value in settings.values():
-        if isinstance(value, dict):
-            inner = _detection_settings(value)
-            if inner:
-                return inner
-    return {}
+def _shown(trace: Trace) -> str:
+    """The first statistic that a verdict looked at: one with a bound; else the first of all."""
+    names = list(trace.statistics)
+    bounded = (name for name in names if np.isfinite(trace.statistics[name][:, 1:]).any())
+    return next(bounded, names[0])
 
 
 # The latent space ---------------------------------------------------------------------------------
@@ -486,14 +515,17 @@ def _latent_views(results: Sequence[Result], folder: Path) -> str:
                 label=np.array([int(row["class"]) for row in points]),
                 means=_places(means),
                 mean_task=np.array([int(row["task"]) - 1 for row in means]),
-                title=result.label,
+                title=label(result.method),
             )
         )
     return _panels(
         draws,
-        [r.method for r in results],
-        folder / results[0].benchmark / "latent-space",
-        [f"{r.label}: test points and Gaussians in a plane of the latent space." for r in results],
+        [slug(r.method) for r in results],
+        folder / "latent-space",
+        [
+            f"{label(r.method)}: test points and Gaussians in a plane of the latent space."
+            for r in results
+        ],
         "Test points of the first seed under the final model, in the plane that spreads the "
         "Gaussians' means most. Colour: true task, as above; shape: class; ring: a Gaussian, 2σ "
         "wide. Points that have left the rings of their own colour are forgotten.",
@@ -567,16 +599,8 @@ def _toy_html(found: ToyLosses, folder: Path) -> str:
     )
 
 
-def _provenance_html(results: dict[str, list[Result]]) -> str:
-    parts = [
-        "<p>To make everything again: <code>dvc repro</code>. One method on one benchmark, and "
-        "this page after it:</p>",
-    ]
-    name, found = next(iter(results.items()))
-    parts.append(
-        f"<pre>dvc repro evaluate@{escape(name)}-{escape(found[0].method)}\n"
-        "dvc repro -s report</pre>"
-    )
+def _provenance_html(results: dict[str, list[Result]], again: Sequence[tuple[str, str]]) -> str:
+    parts = [f"<p>{escape(what)}:</p><pre>{escape(commands)}</pre>" for what, commands in again]
     for benchmark, methods in results.items():
         about = methods[0].about
         rows = [
@@ -589,7 +613,7 @@ def _provenance_html(results: dict[str, list[Result]]) -> str:
             [
                 f"task {i + 1}",
                 task["dataset"],
-                " ".join(map(str, task["classes"])),
+                SEPARATOR.join(class_names(task)),
                 *(f"{task[part]:,}" for part in ("train", "validation", "test")),
             ]
             for i, task in enumerate(about["tasks"])
@@ -612,8 +636,8 @@ def _provenance_html(results: dict[str, list[Result]]) -> str:
             ]
             rows = settings_rows(result.about["settings"]) + fingerprints
             parts.append(
-                f"<details><summary>{escape(result.label)}: settings</summary>"
-                + facts_table(f"Settings of {result.label} on {benchmark}", rows)
+                f"<details><summary>{escape(label(result.method))}: settings</summary>"
+                + facts_table(f"Settings of {label(result.method)} on {benchmark}", rows)
                 + "</details>"
             )
     return "\n".join(parts)

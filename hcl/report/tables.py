@@ -1,8 +1,8 @@
 """The report's tables: as data first, then as Markdown, CSV, LaTeX and plain text.
 
 Means and standard deviations over seeds in percent, with two decimals as in the paper. The best
-value of a column is marked, leaving ``mtl`` out: it sees the old data again and is the paper's
-upper bound, not a competitor.
+value of a column is marked, leaving upper bounds out (``mtl``): they see the old data again, and
+are no competitors.
 """
 
 from __future__ import annotations
@@ -12,15 +12,10 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from hcl.report.paper import METRICS, PaperResult, PaperTable, find_paper_table
-from hcl.report.results import Result
+from hcl.records.scores import METRICS, Result
+from hcl.report import catalogue, names
+from hcl.report.paper import PaperResult, PaperTable, find_paper_table
 
-TITLES = {
-    "average_accuracy": "average accuracy",
-    "forgetting": "forgetting",
-    "overall_accuracy": "overall accuracy",
-}
-UPPER_BOUND = "mtl"
 DASH = "–"
 CHANGES = "changes found"  # the head of the column
 CHANGES_NOTE = (
@@ -82,6 +77,14 @@ class Table:
     columns: tuple[str, ...]  # metric names, or "task 1" and so on
     rows: tuple[Row, ...]
     paper: PaperTable | None
+    tasks: tuple[str, ...] = ()  # where tasks stand across: their names
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """What stands over the columns."""
+        if self.tasks:
+            return tuple(f"{c}: {n}" for c, n in zip(self.columns, self.tasks, strict=True))
+        return tuple(map(title_of, self.columns))
 
     @property
     def has_changes(self) -> bool:
@@ -112,7 +115,14 @@ def headline(results: Sequence[Result]) -> Table:
 
 def _row(result: Result, cells: Sequence[Cell], changes: Changes | None = None) -> Row:
     seeds = result.summary["seeds"]
-    return Row(result.method, result.label, result.task_agnostic, seeds, tuple(cells), changes)
+    return Row(
+        result.method,
+        catalogue.label(result.method),
+        result.task_agnostic,
+        seeds,
+        tuple(cells),
+        changes,
+    )
 
 
 def _changes(result: Result) -> Changes | None:
@@ -126,13 +136,13 @@ def _changes(result: Result) -> Changes | None:
 def by_task(results: Sequence[Result]) -> Table:
     """Final accuracy on each task."""
     paper = paper_table(results[0])
-    tasks = len(results[0].about["tasks"])
+    tasks = names.task_names(results[0].about["tasks"])
     rows = []
     for result in results:
         printed = _printed(paper, result.method)
         there = printed.task_accuracy if printed else ()
         cells = []
-        for i in range(tasks):
+        for i in range(len(tasks)):
             value = result.summary["task_accuracy"][str(i + 1)]
             cells.append(
                 Cell(
@@ -142,8 +152,9 @@ def by_task(results: Sequence[Result]) -> Table:
                 )
             )
         rows.append(_row(result, cells))
-    columns = tuple(f"task {i + 1}" for i in range(tasks))
-    return _with_best(Table(results[0].benchmark, columns, tuple(rows), paper))
+    columns = tuple(f"task {i + 1}" for i in range(len(tasks)))
+    table = Table(results[0].benchmark, columns, tuple(rows), paper, tuple(tasks))
+    return _with_best(table)
 
 
 def _spread(result: Result, std: float | None) -> float | None:
@@ -171,20 +182,29 @@ def _with_best(table: Table) -> Table:
         means = [
             round(row.cells[column].mean, 2)  # type: ignore[arg-type]
             for row in table.rows
-            if row.method != UPPER_BOUND and row.cells[column].mean is not None
+            if _competes(row, column)
         ]
-        best.append((min if name == "forgetting" else max)(means) if means else None)
+        best.append((min if _lower_is_better(name) else max)(means) if means else None)
 
     def marked(row: Row) -> Row:
-        cells = []
-        for cell, top in zip(row.cells, best, strict=True):
-            is_best = (
-                row.method != UPPER_BOUND and cell.mean is not None and round(cell.mean, 2) == top
-            )
-            cells.append(Cell(cell.mean, cell.std, is_best, cell.paper, cell.paper_std))
-        return replace(row, cells=tuple(cells))
+        return replace(
+            row,
+            cells=tuple(
+                replace(cell, best=_competes(row, i) and round(cell.mean or 0.0, 2) == best[i])
+                for i, cell in enumerate(row.cells)
+            ),
+        )
 
-    return Table(table.benchmark, table.columns, tuple(map(marked, table.rows)), table.paper)
+    return replace(table, rows=tuple(map(marked, table.rows)))
+
+
+def _competes(row: Row, column: int) -> bool:
+    return not catalogue.entry(row.method).upper_bound and row.cells[column].mean is not None
+
+
+def _lower_is_better(column: str) -> bool:
+    metric = catalogue.METRICS.get(column)
+    return metric is not None and metric.lower_is_better
 
 
 # As text ------------------------------------------------------------------------------------------
@@ -217,20 +237,21 @@ def compared(table: Table) -> tuple[bool, ...]:
 
 def title_of(column: str) -> str:
     """What stands at the head of a column."""
-    return TITLES.get(column, column)
+    metric = catalogue.METRICS.get(column)
+    return metric.label if metric else column
 
 
 def markdown(table: Table) -> str:
     """A Markdown table, best in bold; with the paper's figure and the gap where there is one."""
     beside = compared(table)
     header = ["method"]
-    for column, compare in zip(table.columns, beside, strict=True):
-        header += [title_of(column)] + (["paper", "gap"] if compare else [])
+    for head, compare in zip(table.heads, beside, strict=True):
+        header += [names.markdown(head)] + (["paper", "gap"] if compare else [])
     header += [CHANGES] * table.has_changes
     lines = ["| " + " | ".join(header) + " |"]
     lines.append("| --- |" + " ---: |" * (len(header) - 1))
     for row in table.rows:
-        cells = [row.label]
+        cells = [names.markdown(row.label)]
         for cell, compare in zip(row.cells, beside, strict=True):
             text = mean_std(cell.mean, cell.std)
             cells.append(f"**{text}**" if cell.best else text)
@@ -246,7 +267,7 @@ def plain(table: Table) -> str:
 
     ``4/4, 0 false``: all of the stream's four changes, and none where there is none.
     """
-    rows = [["method", *(title_of(c) for c in table.columns)]]
+    rows = [["method", *table.heads]]
     rows += [
         [r.label, *(mean_std(c.mean, c.std) + ("*" if c.best else " ") for c in r.cells)]
         for r in table.rows
@@ -268,12 +289,13 @@ def latex(table: Table) -> str:
     """A LaTeX table for booktabs, best in bold."""
     beside = compared(table)
     head = " & ".join(
-        f"\\multicolumn{{2}}{{c}}{{{title_of(column)}}}" if compare else title_of(column)
-        for column, compare in zip(table.columns, beside, strict=True)
+        f"\\multicolumn{{2}}{{c}}{{{names.latex(head)}}}" if compare else names.latex(head)
+        for head, compare in zip(table.heads, beside, strict=True)
     )
     seeks = table.has_changes
+    source = f"; paper: {table.paper.source}" if table.paper else ""
     lines = [
-        f"% {table.benchmark}" + (f"; paper: {table.paper.source}" if table.paper else ""),
+        f"% {names.one_line(table.benchmark)}{source}",
         *([f"% {CHANGES_NOTE}"] if seeks else []),
         f"\\begin{{tabular}}{{l{'r' * (len(beside) + sum(beside) + seeks)}}}",
         "\\toprule",
@@ -284,7 +306,7 @@ def latex(table: Table) -> str:
         lines.append("& " + " & ".join(below) + " &" * seeks + " \\\\")
     lines.append("\\midrule")
     for row in table.rows:
-        cells = [_escape(row.label)]
+        cells = [names.latex(row.label)]
         for cell, compare in zip(row.cells, beside, strict=True):
             text = _latex_number(cell.mean, cell.std)
             cells.append(f"{{\\boldmath{text}}}" if cell.best else text)
@@ -300,12 +322,6 @@ def _latex_number(mean: float | None, std: float | None) -> str:
         return "--"
     spread = "" if std is None else f"{{\\scriptsize$\\,\\pm\\,{std:.2f}$}}"
     return f"${mean:.2f}$" + spread
-
-
-def _escape(text: str) -> str:
-    for sign in "&%$#_{}":
-        text = text.replace(sign, f"\\{sign}")
-    return text
 
 
 def tidy_csv(tables: Sequence[Table]) -> str:

@@ -47,7 +47,7 @@ def write_report(
     for method, answers in wrong.items():
         write_result(folder, make_benchmark(), method, answers, first_seed)
     grid = report.Grid(benchmarks=("toy",), methods=tuple(wrong))
-    results = report.read_results(folder / "metrics", folder / "scores", grid)
+    results = report.read_results(folder / "scores", grid)
     report.write_report(folder / "report", results)
     return folder / "report"
 

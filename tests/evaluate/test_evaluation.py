@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from hcl.errors import HCLError
 from hcl.evaluate import scoring
+from hcl.records.scores import write_scores
 from tests.support.made_runs import BATCHES, make_benchmark, make_run, write_runs
 
 # After the last segment, samples 0 and 1 (task 0) and 6 (task 2) are wrong; after the first, 0.
@@ -57,9 +59,9 @@ def test_changes_of_a_task_agnostic_run() -> None:
     said = {BATCHES + 1: 1, 2 * BATCHES: 2, 3 * BATCHES + 5: 1, 3 * BATCHES + 7: 1}
     changes = scoring.score(make_run(benchmark, verdicts=said), benchmark).changes
     assert changes is not None
-    assert (changes.true, changes.found, changes.missed, changes.false) == (3, 3, 0, 1)
-    assert changes.delay == pytest.approx(2.0)
-    assert (changes.recurring, changes.recurring_named) == (1, 1)
+    assert [changes[name] for name in ("true", "found", "missed", "false")] == [3, 3, 0, 1]
+    assert changes["delay"] == pytest.approx(2.0)
+    assert (changes["recurring"], changes["recurring_named"]) == (1, 1)
 
 
 def test_summary_is_in_percent_over_seeds() -> None:
@@ -79,7 +81,7 @@ def test_what_is_not_defined_is_null_and_an_empty_cell(tmp_path: Path) -> None:
     run = make_run(benchmark, "curl", tasks_known=False)
     scores = [scoring.score(run, benchmark)]
     assert scoring.summarise(scores)["overall_accuracy"] == {"mean": None, "std": None}
-    scoring.write_scores(tmp_path / "scores", [run], scores, {})
+    write_scores(tmp_path / "scores", [run], scores, {}, {})
     assert rows(tmp_path / "scores/metrics.csv")[0]["overall_accuracy"] == ""
 
 
@@ -95,12 +97,31 @@ def test_changes_are_summed_up_and_a_delay_of_nothing_is_null() -> None:
     assert nothing["changes"]["delay"] == {"mean": None, "std": None}
 
 
+def test_the_headline_is_a_handful_of_means() -> None:
+    benchmark = make_benchmark()
+    told = [make_run(benchmark, seed=0), make_run(benchmark, seed=1, wrong=WRONG)]
+    summary = scoring.summarise([scoring.score(run, benchmark) for run in told])
+    average = summary["average_accuracy"]["mean"]
+    assert scoring.headline(summary) == {
+        "average_accuracy": average,
+        "forgetting": 6.25,
+        "overall_accuracy": 87.5,
+    }
+    seeking = [make_run(benchmark, verdicts=v) for v in ({BATCHES: 1, BATCHES + 1: 1}, {})]
+    summary = scoring.summarise([scoring.score(run, benchmark) for run in seeking])
+    headline = scoring.headline(summary)
+    assert list(headline)[3:] == ["changes_found", "changes_false"]
+    assert (headline["changes_found"], headline["changes_false"]) == (0.5, 0.5)
+    blind = scoring.score(make_run(benchmark, "curl", tasks_known=False), benchmark)
+    assert scoring.headline(scoring.summarise([blind]))["overall_accuracy"] is None
+
+
 def test_files_are_tidy_complete_and_counted_from_one(tmp_path: Path) -> None:
     benchmark = make_benchmark(order=(0, 1, 0))
     runs = [make_run(benchmark, "hcl-fr-ta", s, [(2, 0)], verdicts={BATCHES: 1}) for s in (0, 5)]
     scores = [scoring.score(run, benchmark) for run in runs]
     described = scoring.about(runs, benchmark, {})
-    scoring.write_scores(tmp_path / "scores", runs, scores, described)
+    write_scores(tmp_path / "scores", runs, scores, {}, described)
 
     accuracy = rows(tmp_path / "scores/accuracy.csv")
     assert len(accuracy) == 2 * 3 * 2
@@ -119,34 +140,47 @@ def test_files_are_tidy_complete_and_counted_from_one(tmp_path: Path) -> None:
     change = trace[BATCHES]
     assert (change["batch"], change["segment"], change["true_task"]) == ("13", "2", "2")
     assert (change["learner_task"], change["verdict"]) == ("2", "1")
-    assert (change["log_px_mean"], change["log_det_std"]) == ("-100", "5")
-    assert trace[0]["log_px_mean"] == ""
-    assert float(change["log_pz"]) == pytest.approx(runs[0].trace.statistics[BATCHES, 1], rel=1e-5)
+    assert list(change)[6:] == [
+        f"{name}{bound}"
+        for name in ("log_px", "log_pz", "log_det")
+        for bound in ("", "_low", "_high")
+    ]
+    assert (change["log_px_low"], change["log_px_high"]) == ("-125", "-75")
+    assert (change["log_det_low"], trace[0]["log_px_low"]) == ("", "")
+    value = runs[0].trace.statistics["log_pz"][BATCHES, 0]
+    assert float(change["log_pz"]) == pytest.approx(value, rel=1e-5)
 
 
-def test_the_trace_of_hcl_plus_has_its_own_columns(tmp_path: Path) -> None:
+def test_a_detector_s_own_statistics_are_columns_in_its_order(tmp_path: Path) -> None:
     benchmark = make_benchmark(order=(0, 1))
-    run = make_run(benchmark, "hcl-plus-ta", 0, verdicts={BATCHES: 1})
-    described = scoring.about([run], benchmark, {})
+    run = make_run(benchmark, "mine", 0, verdicts={BATCHES: 1})
+    batches = len(run.trace.verdict)
+    statistics = {
+        "surprise": np.full((batches, 3), [1.5, -np.inf, 2], np.float32),
+        "age": np.full((batches, 3), [7, np.nan, np.nan], np.float32),
+    }
+    run = replace(run, trace=replace(run.trace, statistics=statistics))
     scores = [scoring.score(run, benchmark)]
-    scoring.write_scores(tmp_path / "scores", [run], scores, described)
+    write_scores(tmp_path / "scores", [run], scores, {}, {})
     change = rows(tmp_path / "scores/trace.csv")[BATCHES]
-    assert not any(name.startswith("log_") for name in change)
-    assert float(change["mean_shift"]) == pytest.approx(run.trace.statistics[BATCHES, 0], rel=1e-5)
-    assert float(change["evidence"]) == pytest.approx(run.trace.statistics[BATCHES, 1], rel=1e-5)
-    assert float(change["mean_shift_std"]) == pytest.approx(run.trace.std[BATCHES, 0], rel=1e-5)
+    assert list(change.items())[6:] == [
+        *(("surprise", "1.5"), ("surprise_low", ""), ("surprise_high", "2")),
+        *(("age", "7"), ("age_low", ""), ("age_high", "")),
+    ]
 
 
 def test_about_says_what_was_run() -> None:
     benchmark = make_benchmark(order=(0, 1, 0))
     runs = [make_run(benchmark, seed=s) for s in (0, 1)]
-    attributes = {"pictures": {"backbone": "lite0", "weights_sha256": "cd", "classes": "[]"}}
+    attributes = {"pictures": {"backbone": "lite0", "weights_sha256": "cd"}}
+    attributes["pictures"]["classes"] = json.dumps(["cat", "dog", "ewe", "fox"])
     about = scoring.about(runs, benchmark, attributes)
     assert json.loads(json.dumps(about)) == about
     assert about["stream"] == [{"task": t, "epochs": 3} for t in (1, 2, 1)]
     assert about["tasks"][1] == {
         "dataset": "pictures",
         "classes": [2, 3],
+        "class_names": ["ewe", "fox"],
         "train": 8,
         "validation": 2,
         "test": 2,
@@ -156,6 +190,7 @@ def test_about_says_what_was_run() -> None:
     assert about["settings"]["flow"] == {"hidden": 8}
     assert list(about["fingerprints"]) == ["0", "1"]
     assert about["task_agnostic"] is False
+    assert "class_names" not in scoring.about(runs, benchmark, {})["tasks"][1]
 
 
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
@@ -163,9 +198,9 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     runs = [make_run(benchmark, "hcl-fr-ta", verdicts={BATCHES: 1})]
     for name in ("one", "two"):
         scores = [scoring.score(run, benchmark) for run in runs]
-        scoring.write_scores(tmp_path / name, runs, scores, scoring.about(runs, benchmark, {}))
+        write_scores(tmp_path / name, runs, scores, {}, scoring.about(runs, benchmark, {}))
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
-    assert files == ["about.json", "accuracy.csv", "metrics.csv", "trace.csv"]
+    assert files == ["about.json", "accuracy.csv", "metrics.csv", "summary.json", "trace.csv"]
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
@@ -173,7 +208,7 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seeds": [0, 3]}, "seed-3.h5: no such run. Train it with `dvc repro train@toy-hcl-fr`"),
+        ({"seeds": [0, 3]}, "seed-3.h5: no such run. Make it with `hcl train` of hcl-fr on toy"),
         ({"method": "er"}, "seed-0.h5: no such run"),
         ({"order": (0, 1)}, r"answers are \(3, 12\), but toy has \(2, 6\)"),
         ({"order": (0, 2, 1)}, "seed-0.h5: was trained on tasks of toy that are not those of the"),

@@ -17,10 +17,12 @@ def make_run(**changes: object) -> Run:
         segment=np.array([0, 0, 1], np.int16),
         true_task=np.array([0, 0, 1], np.int16),
         learner_task=np.array([0, 0, 1], np.int16),
-        statistics=np.arange(9, dtype=np.float32).reshape(3, 3),
-        mean=np.full((3, 3), np.nan, np.float32),
-        std=np.ones((3, 3), np.float32),
         verdict=np.array([SAME, SAME, NEW], np.int8),
+        statistics={
+            # Not in the order of the alphabet: the first is the one to show first.
+            "surprise": np.arange(9, dtype=np.float32).reshape(3, 3),
+            "log_px": np.full((3, 3), [1, -np.inf, np.nan], np.float32),
+        },
     )
     run = Run(
         benchmark="b",
@@ -47,10 +49,12 @@ def test_what_is_written_is_read(tmp_path):
     for field in dataclasses.fields(Run):
         if field.name != "trace":
             np.testing.assert_array_equal(getattr(read, field.name), getattr(run, field.name))
-    for field in dataclasses.fields(Trace):
-        np.testing.assert_array_equal(
-            getattr(read.trace, field.name), getattr(run.trace, field.name)
-        )
+    for name in ("segment", "true_task", "learner_task", "verdict"):
+        np.testing.assert_array_equal(getattr(read.trace, name), getattr(run.trace, name))
+    assert list(read.trace.statistics) == ["surprise", "log_px"]
+    for name, values in run.trace.statistics.items():
+        assert read.trace.statistics[name].dtype == np.float32
+        np.testing.assert_array_equal(read.trace.statistics[name], values)
 
 
 def test_loss_and_trace_may_be_absent(tmp_path):
@@ -89,6 +93,55 @@ def test_ragged_trace_is_refused(tmp_path):
     trace = dataclasses.replace(make_run().trace, verdict=np.zeros(2, np.int8))
     write_run(tmp_path / "run.h5", make_run(trace=trace))
     with pytest.raises(HCLError, match="different lengths"):
+        read_run(tmp_path / "run.h5")
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2), (9,)])
+def test_a_statistic_has_a_value_and_two_bounds_for_each_batch(tmp_path, shape):
+    statistics = {"log_px": np.zeros(shape, np.float32)}
+    trace = dataclasses.replace(make_run().trace, statistics=statistics)
+    write_run(tmp_path / "run.h5", make_run(trace=trace))
+    with pytest.raises(HCLError, match=r"trace/statistics/log_px is .*, expected \(3, 3\)"):
+        read_run(tmp_path / "run.h5")
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "log px", "log_px_low", "t_high"])
+def test_a_name_that_is_no_column_can_t_name_a_statistic(tmp_path, name):
+    statistics = {name: np.zeros((3, 3), np.float32)}
+    trace = dataclasses.replace(make_run().trace, statistics=statistics)
+    with pytest.raises(ValueError, match="can't name a statistic"):
+        write_run(tmp_path / "run.h5", make_run(trace=trace))
+    assert not (tmp_path / "run.h5").exists()
+
+
+def test_statistics_that_are_not_those_listed_are_refused(tmp_path):
+    for removed in (["surprise"], ["surprise", "log_px"]):
+        write_run(tmp_path / "run.h5", make_run())
+        with h5py.File(tmp_path / "run.h5", "a") as file:
+            for name in removed:
+                del file["trace/statistics"][name]
+        with pytest.raises(HCLError, match="trace/statistics lists"):
+            read_run(tmp_path / "run.h5")
+    trace = dataclasses.replace(make_run().trace, statistics={})
+    write_run(tmp_path / "run.h5", make_run(trace=trace))
+    with pytest.raises(HCLError, match="expected one or more"):
+        read_run(tmp_path / "run.h5")
+
+
+def test_a_statistic_of_another_type_is_refused(tmp_path):
+    write_run(tmp_path / "run.h5", make_run())
+    with h5py.File(tmp_path / "run.h5", "a") as file:
+        del file["trace/statistics/log_px"]
+        file["trace/statistics/log_px"] = np.zeros((3, 3))
+    with pytest.raises(HCLError, match="log_px holds float64, expected float32"):
+        read_run(tmp_path / "run.h5")
+
+
+def test_a_run_of_the_format_before_is_named(tmp_path):
+    write_run(tmp_path / "run.h5", make_run())
+    with h5py.File(tmp_path / "run.h5", "a") as file:
+        file.attrs["format"] = "hcl-run/2"
+    with pytest.raises(HCLError, match=r"'hcl-run/2', expected 'hcl-run/3'.*hcl train"):
         read_run(tmp_path / "run.h5")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,10 +13,11 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hcl.report import figures
-from hcl.report.figures import Series, Style, TraceView, style_of
+from hcl.report import catalogue, figures
+from hcl.report.figures import Series, Style, TraceView
+from hcl.report.styles import style_of
 
-METHODS = ("mtl", "adam", "er", "curl", "hcl-fr", "hcl-gr", "hcl-plus", "ncm", "slda", "ranpac")
+METHODS = [name for name in catalogue.METHODS if not name.endswith("-ta")]
 
 
 def drawn(draw: figures.Draw) -> Axes:
@@ -29,8 +31,9 @@ def series(method: str, mean: object, std: object) -> Series:
 
 def test_every_method_has_a_look_of_its_own() -> None:
     styles = [style_of(method, False) for method in METHODS]
-    assert len({s.colour for s in styles}) == len(METHODS)
     assert len({s.marker for s in styles}) == len(METHODS)
+    families = [method for method in METHODS if method != "hcl-fr-measured"]  # HCL-FR's colour
+    assert len({style_of(method, False).colour for method in families}) == len(families)
 
 
 def test_task_agnostic_is_the_same_colour_but_dashed() -> None:
@@ -106,10 +109,9 @@ def test_over_time_begins_where_a_task_is_first_shown() -> None:
 def trace_view(count: int = 40) -> TraceView:
     values = np.full(count, -100.0)
     values[20:23] = -900
-    mean = np.full(count, -100.0)
-    mean[:5] = np.nan
-    std = np.full(count, 4.0)
-    return TraceView("S", values, mean, std, 5.0, [0, 20], [1, 2], found=[22], false=[30])
+    low, high = np.full(count, -120.0), np.full(count, -80.0)
+    low[:5] = high[:5] = np.nan
+    return TraceView("S", values, low, high, [0, 20], [1, 2], found=[22], false=[30])
 
 
 def test_trace_marks_true_found_and_false_changes_in_their_batches() -> None:
@@ -119,9 +121,28 @@ def test_trace_marks_true_found_and_false_changes_in_their_batches() -> None:
     assert by_label["change found"].tolist() == [23]
     assert by_label["false change"].tolist() == [31]
     band = ax.collections[0].get_paths()[0].vertices
-    assert band[:, 1].min() == pytest.approx(-120)  # mean − λσ
+    assert band[:, 1].min() == pytest.approx(-120)
     assert band[:, 1].max() == pytest.approx(-80)
     assert band[:, 0].min() == 6  # five batches have no bounds yet
+
+
+@pytest.mark.parametrize("absent", [np.nan, np.inf])
+def test_a_bound_on_one_side_leaves_the_other_open(absent: float) -> None:
+    count = 40
+    view = replace(trace_view(count), low=np.full(count, -absent), high=np.full(count, -80.0))
+    ax = drawn(lambda ax: figures.detector_trace(ax, view, "t"))
+    band = ax.collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() == pytest.approx(-80)
+    assert band[:, 1].min() == pytest.approx(ax.get_ylim()[0])
+    assert ax.get_ylim()[1] > -80
+
+
+def test_a_statistic_without_bounds_is_drawn_alone() -> None:
+    nothing = np.full(40, np.nan)
+    view = replace(trace_view(), low=nothing, high=nothing)
+    ax = drawn(lambda ax: figures.detector_trace(ax, view, "t"))
+    assert len(ax.collections[0].get_paths()) == 0
+    assert ax.get_ylim()[0] < -900 < -100 < ax.get_ylim()[1]
 
 
 def test_a_long_trace_keeps_its_extremes() -> None:
@@ -198,3 +219,24 @@ def test_ids_of_two_drawings_in_one_page_do_not_meet() -> None:
 
 def test_style_of_an_unknown_method_is_drawn_too() -> None:
     assert isinstance(style_of("mine", False), Style)
+
+
+def test_ticks_carry_the_names_of_tasks() -> None:
+    accuracy = np.array([[90.0, 50.0], [10.0, 80.0]])
+    named = ["cat · dog", "ewe · fox"]
+    ax = drawn(lambda ax: figures.heat_map(ax, accuracy, [0, 1], "t", named))
+    labels = [tick.get_text() for tick in ax.get_yticklabels()]
+    assert labels == ["cat · dog  T1", "ewe · fox  T2"]
+    lines = [series("mtl", [90, 80], [1, 2])]
+    ax = drawn(lambda ax: figures.accuracy_by_task(ax, lines, "t", named))
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["1\ncat · dog", "2\newe · fox"]
+
+
+def test_a_name_with_dollars_is_no_formula(tmp_path: Path) -> None:
+    figures.save(figures.panel(lambda ax: ax.set_title("$\\nothing{$") and None), tmp_path / "a")
+    assert "$\\nothing{$" in (tmp_path / "a.svg").read_text()
+
+
+def test_an_id_is_of_letters_digits_and_dashes() -> None:
+    with pytest.raises(ValueError, match="can't be an id"):
+        figures.inline_svg(figure(), 'a"b', "d")

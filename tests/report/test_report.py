@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+import html
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from hcl.errors import HCLError
-from hcl.report import report, tables
+from hcl.report import catalogue, report, tables
 from hcl.report.page import table_html
-from hcl.report.results import method_label
 from tests.support.made_runs import make_benchmark, studies, write_result
 
 ANSWERS = {
@@ -34,7 +36,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(written: Path, out: Path) -> str:
-    results = report.read_results(written / "metrics", written / "scores", GRID)
+    results = report.read_results(written / "scores", GRID)
     return report.write_report(out, results, *studies())
 
 
@@ -46,7 +48,7 @@ def built(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_headline_marks_the_best_and_leaves_the_upper_bound_out(written: Path) -> None:
-    results = report.read_results(written / "metrics", written / "scores", GRID)["toy"]
+    results = report.read_results(written / "scores", GRID)["toy"]
     table = tables.headline(results)
     best = {row.method: [cell.best for cell in row.cells] for row in table.rows}
     assert best["hcl-fr"] == [True, True, True]
@@ -63,7 +65,7 @@ def test_headline_marks_the_best_and_leaves_the_upper_bound_out(written: Path) -
 
 def test_forgetting_is_best_where_it_is_lowest(written: Path) -> None:
     grid = report.Grid(benchmarks=("toy",), methods=("adam", "hcl-fr"))
-    results = report.read_results(written / "metrics", written / "scores", grid)["toy"]
+    results = report.read_results(written / "scores", grid)["toy"]
     by_method = {row.method: row.cells[1] for row in tables.headline(results).rows}
     assert by_method["adam"].mean > by_method["hcl-fr"].mean
     assert (by_method["adam"].best, by_method["hcl-fr"].best) == (False, True)
@@ -129,10 +131,10 @@ def test_latex_table(built: Path) -> None:
 
 
 def test_a_page_without_a_view_of_the_latent_space_says_why(written: Path, tmp_path: Path) -> None:
-    note = "<code>save_model: true</code> in <code>benchmarks.toy.training</code>"
+    note = "<code>save_model: true</code> in the benchmark's training settings"
     for methods, said in ((("adam", "curl"), True), (("adam", "hcl-fr"), False)):
         grid = report.Grid(benchmarks=("toy",), methods=methods)
-        results = report.read_results(written / "metrics", written / "scores", grid)
+        results = report.read_results(written / "scores", grid)
         report.write_report(tmp_path / "report", results)
         assert (note in (tmp_path / "report/index.html").read_text()) == said
 
@@ -150,7 +152,7 @@ def test_the_printed_headline_has_the_changes_that_were_found(written: Path, bui
     assert re.search(r"HCL-FR \(TA\) .*  2/2, 1 false\n", printed)
     assert printed.count(" false\n") == 1
     grid = report.Grid(benchmarks=("toy",), methods=("adam", "hcl-fr"))
-    told = report.read_results(written / "metrics", written / "scores", grid)["toy"]
+    told = report.read_results(written / "scores", grid)["toy"]
     assert "changes" not in tables.plain(tables.headline(told))
 
 
@@ -159,10 +161,12 @@ def test_the_trace_of_hcl_plus_is_that_of_its_own_test(tmp_path: Path) -> None:
     for method in methods:
         write_result(tmp_path, make_benchmark(), method, [[], []])
     grid = report.Grid(benchmarks=("toy",), methods=methods)
-    results = report.read_results(tmp_path / "metrics", tmp_path / "scores", grid)["toy"]
+    results = report.read_results(tmp_path / "scores", grid)["toy"]
     flow, plus = (report._trace_view(result) for result in results)
-    assert (flow.label, flow.threshold) == (report.STATISTIC_LABELS["log_px"], 5.0)
-    assert (plus.label, plus.threshold) == (report.STATISTIC_LABELS["mean_shift"], 3.0)
+    assert flow.label == catalogue.statistic_label("log_px")
+    assert plus.label == catalogue.statistic_label("mean_shift")
+    assert np.isnan(plus.low[:3]).all()
+    assert (set(plus.low[3:]), set(plus.high[3:])) == ({-125}, {-75})
     assert plus.found == [12, 27]
     assert plus.false == [30]
 
@@ -179,7 +183,7 @@ def test_the_paper_stands_beside_the_same_benchmark(tmp_path: Path) -> None:
         write_result(tmp_path, benchmark, method, [[(1, 0)]])
     # The paper's tasks have ten classes, ours two: not the same.
     grid = report.Grid(benchmarks=("svhn-mnist",), methods=("er", "ncm"))
-    results = report.read_results(tmp_path / "metrics", tmp_path / "scores", grid)["svhn-mnist"]
+    results = report.read_results(tmp_path / "scores", grid)["svhn-mnist"]
     assert tables.headline(results).paper is None
     for result in results:
         result.about["classes_per_task"] = 10
@@ -193,9 +197,9 @@ def test_the_paper_stands_beside_the_same_benchmark(tmp_path: Path) -> None:
     text = tables.markdown(table)
     assert "| method | average accuracy | paper | gap | forgetting |" in text
     assert re.search(r"\| ER \| \*\*87\.50\*\* \| 85\.(29|30) \| \+2\.2[01] \|", text)
-    html = table_html(table, "caption")
-    assert '<td class="good">+2.2' in html
-    assert '<td class="bad">+0.17</td>' in html  # forgetting: 25 against 24.83
+    shown = table_html(table, "caption")
+    assert '<td class="good">+2.2' in shown
+    assert '<td class="bad">+0.17</td>' in shown  # forgetting: 25 against 24.83
     assert "Table S2" in report._paper_note(table)
 
 
@@ -284,6 +288,108 @@ def test_page_shows_every_part(built: Path) -> None:
     assert "−77.70" in text
 
 
+def test_the_page_says_what_the_numbers_count_and_which_method_to_take(built: Path) -> None:
+    text = html.unescape((built / "index.html").read_text())
+    for metric in catalogue.METRICS.values():
+        assert metric.sentence in text
+        assert metric.sentence in (built / "tables.md").read_text()
+    for method in ANSWERS:
+        assert catalogue.entry(method).sentence in text
+        assert catalogue.entry(method).take_it in text
+    assert catalogue.entry("ranpac").take_it not in text  # not in this grid
+    # Task 3 has the classes e and f.
+    assert "an image of “f”: the average accuracy asks for “class 2 of 2 in its task”" in text
+
+
+def test_tasks_are_named_by_their_classes(built: Path) -> None:
+    text = (built / "index.html").read_text()
+    assert 'task 1<span aria-hidden="true"></span><br><small>a · b</small></th>' in text
+    assert "T3: e · f</span>" in text  # which colour is which task
+    assert '<th scope="row">task 2</th><td>pictures</td><td>c · d</td>' in text
+    for file, head in (("tables.md", "| task 2: c · d |"), ("tables.tex", "& task 2: c · d &")):
+        assert head in (built / file).read_text()
+    with open(built / "tables.csv", newline="") as file:
+        metrics = {row["metric"] for row in csv.DictReader(file)}
+    assert {"task_1", "task_2", "task_3"} < metrics  # what other programs read stays
+    for name in ("accuracy-by-task-paper", "accuracy-matrix"):
+        assert "e · f" in (built / f"figures/toy/{name}.svg").read_text()
+
+
+def test_without_names_of_classes_their_numbers_stand(tmp_path: Path) -> None:
+    write_result(tmp_path, make_benchmark(), "mtl", [[]], classes=())
+    grid = report.Grid(benchmarks=("toy",), methods=("mtl",))
+    report.write_report(tmp_path / "report", report.read_results(tmp_path / "scores", grid))
+    assert "task 2: 2 · 3" in (tmp_path / "report/tables.md").read_text()
+    assert "an image of “5”" in (tmp_path / "report/index.html").read_text()
+
+
+def test_settings_that_are_not_set_are_not_listed(written: Path, tmp_path: Path) -> None:
+    grid = report.Grid(benchmarks=("toy",), methods=("mtl",))
+    results = report.read_results(written / "scores", grid)
+    results["toy"][0].about["settings"] = {
+        "method": {"kind": "flow", "alpha": None, "memory": {"kind": "all"}, "detection": {}},
+        "training": {"save_model": False, "steps": 0, "tags": []},
+    }
+    report.write_report(tmp_path / "report", results)
+    text = (tmp_path / "report/index.html").read_text()
+    listed = re.findall(r'<th scope="row">((?:method|training)\.[^<]*)</th>', text)
+    assert listed == ["method.kind", "method.memory.kind", "training.save_model", "training.steps"]
+
+
+def test_the_commands_to_make_it_again_are_those_given(written: Path, tmp_path: Path) -> None:
+    grid = report.Grid(benchmarks=("toy",), methods=("mtl",))
+    results = report.read_results(written / "scores", grid)
+    report.write_report(tmp_path / "report", results, again=[("All <of> it", "make & wait")])
+    text = (tmp_path / "report/index.html").read_text()
+    assert "<p>All &lt;of&gt; it:</p><pre>make &amp; wait</pre>" in text
+    assert "dvc" not in text
+
+
+EVIL = '"><svg onload=alert(2)>b'
+EVIL_METHOD = "hcl-fr-<img src=x onerror=alert(1)>'\"&-ta"
+EVIL_CLASSES = ["</text><script>alert(3)</script>", "$\\frac{$", "a\nb", "_", "&amp;", "]]>"]
+
+
+def test_names_are_harmless_wherever_they_stand(tmp_path: Path) -> None:
+    wrong = {"mtl": [[], []], EVIL_METHOD: [[(2, 0)], []], "<b>own</b>": [[], []]}
+    for method, answers in wrong.items():
+        write_result(tmp_path, make_benchmark(EVIL), method, answers, classes=EVIL_CLASSES)
+    grid = report.Grid(benchmarks=(EVIL,), methods=tuple(wrong))
+    results = report.read_results(tmp_path / "scores", grid)
+    again = [(EVIL, f"make {EVIL}")]
+    report.write_report(tmp_path / "report", results, again=again)
+
+    reader = read(tmp_path / "report/index.html")
+    assert not {"script", "img", "b"} & {tag for tag, _ in reader.tags}
+    for tag, attributes in reader.tags:
+        assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert ids
+    assert len(ids) == len(set(ids))
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]+", name or "") for name in ids), ids
+    assert f'<h2 id="{ids[ids.index("how-to-read") + 1]}">{html.escape(EVIL)}</h2>' in (
+        (tmp_path / "report/index.html").read_text()
+    )
+
+    folder = tmp_path / "report/figures"
+    assert [path.parent.parent for path in folder.rglob("metrics.svg")] == [folder]
+    for path in folder.rglob("*.svg"):
+        tags = {element.tag.rpartition("}")[2] for element in ElementTree.parse(path).iter()}
+        assert not {"script", "img", "b"} & tags, path
+
+    with open(tmp_path / "report/tables.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["benchmark"] for row in rows} == {EVIL}
+    assert {row["method"] for row in rows} == set(wrong)
+    markdown = (tmp_path / "report/tables.md").read_text()
+    assert not re.search(r"(?<!\\)<", markdown)
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6, 5}
+    latex = (tmp_path / "report/tables.tex").read_text()
+    assert "\\frac" not in latex
+    assert not re.search(r"[<>]", "\n".join(re.findall(r"^[^%\n].*", latex, re.MULTILINE)))
+
+
 def test_figures_are_files_too(built: Path) -> None:
     names = {p.relative_to(built / "figures").as_posix() for p in built.rglob("figures/**/*.png")}
     assert {
@@ -311,15 +417,15 @@ def test_the_same_results_give_the_same_bytes(written: Path, built: Path, tmp_pa
 
 def test_a_result_outside_the_grid_is_not_read(written: Path) -> None:
     grid = report.Grid(benchmarks=("toy",), methods=("mtl",))
-    results = report.read_results(written / "metrics", written / "scores", grid)
+    results = report.read_results(written / "scores", grid)
     assert [result.method for result in results["toy"]] == ["mtl"]
 
 
 def test_a_missing_result_is_named_with_the_command_that_makes_it(written: Path) -> None:
     grid = report.Grid(benchmarks=("toy",), methods=("mtl", "er"))
-    message = r"er\.json: no such result; make it with `dvc repro evaluate@toy-er`"
+    message = r"er/about\.json: no such result; make it with `hcl evaluate` of er on toy"
     with pytest.raises(HCLError, match=message):
-        report.read_results(written / "metrics", written / "scores", grid)
+        report.read_results(written / "scores", grid)
 
 
 def test_scores_of_different_streams_are_not_mixed(tmp_path: Path) -> None:
@@ -327,7 +433,7 @@ def test_scores_of_different_streams_are_not_mixed(tmp_path: Path) -> None:
     write_result(tmp_path, make_benchmark(epochs=4), "er", [[]])
     grid = report.Grid(benchmarks=("toy",), methods=("mtl", "er"))
     with pytest.raises(HCLError, match="different streams"):
-        report.read_results(tmp_path / "metrics", tmp_path / "scores", grid)
+        report.read_results(tmp_path / "scores", grid)
 
 
 def test_a_table_cut_short_is_refused(tmp_path: Path) -> None:
@@ -336,20 +442,7 @@ def test_a_table_cut_short_is_refused(tmp_path: Path) -> None:
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     grid = report.Grid(benchmarks=("toy",), methods=("mtl",))
     with pytest.raises(HCLError, match=r"accuracy\.csv: not every accuracy is there"):
-        report.read_results(tmp_path / "metrics", tmp_path / "scores", grid)
-
-
-@pytest.mark.parametrize(
-    ("method", "label"),
-    [
-        ("hcl-fr", "HCL-FR"),
-        ("hcl-gr-ta", "HCL-GR (TA)"),
-        ("mine", "mine"),
-        ("mine-ta", "mine (TA)"),
-    ],
-)
-def test_labels_are_the_paper_s(method: str, label: str) -> None:
-    assert method_label(method) == label
+        report.read_results(tmp_path / "scores", grid)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for method in ("hcl-fr", "hcl-fr-ta"):
         write_result(folder, make_benchmark(order=range(8)), method, [[(2, 0)], []])
     grid = report.Grid(benchmarks=("toy",), methods=("hcl-fr", "hcl-fr-ta"))
-    results = report.read_results(folder / "metrics", folder / "scores", grid)
+    results = report.read_results(folder / "scores", grid)
     report.write_report(folder / "report", results, *studies())
     return folder / "report"
 

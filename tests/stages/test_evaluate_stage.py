@@ -74,7 +74,14 @@ def test_summary_and_scores_are_written(tmp_path: Path) -> None:
     prepare(tmp_path)
     result = evaluate(tmp_path)
     assert result.exit_code == 0, result.output
-    summary = json.loads((tmp_path / "metrics.json").read_text())
+    assert json.loads((tmp_path / "metrics.json").read_text()) == {
+        "average_accuracy": 93.75,
+        "forgetting": 12.5,
+        "overall_accuracy": 91.6667,
+        "changes_found": 1.0,
+        "changes_false": 0.0,
+    }
+    summary = json.loads((tmp_path / "scores/summary.json").read_text())
     # Seed 1 loses one of the four samples of task 1, one of six in all.
     assert summary["average_accuracy"] == {"mean": 93.75, "std": 6.25}
     assert summary["overall_accuracy"] == {"mean": 91.6667, "std": 8.3333}
@@ -84,7 +91,7 @@ def test_summary_and_scores_are_written(tmp_path: Path) -> None:
         "forgetting 12.50 ± 12.50 %, 1 of 1 changes found, 0 false (2 seeds)"
     ) in result.output
     written = sorted(path.name for path in (tmp_path / "scores").iterdir())
-    assert written == ["about.json", "accuracy.csv", "metrics.csv", "trace.csv"]
+    assert written == ["about.json", "accuracy.csv", "metrics.csv", "summary.json", "trace.csv"]
 
 
 def test_embeddings_add_provenance_and_a_view_of_the_latent_space(tmp_path: Path) -> None:

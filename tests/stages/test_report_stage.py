@@ -26,9 +26,8 @@ def hcl(folder: Path, command: str, *arguments: str, methods: str = "hcl-fr") ->
 
 
 def report(folder: Path, *more: str, methods: str = "hcl-fr") -> Result:
-    given = [f"--{name}={folder / name}" for name in ("metrics", "scores")]
-    out = ("--out", str(folder / "report"))
-    return hcl(folder, "report", *given, *more, *out, methods=methods)
+    given = (f"--scores={folder / 'scores'}", f"--out={folder / 'report'}")
+    return hcl(folder, "report", *given, *more, methods=methods)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +51,7 @@ def test_report_prints_the_headline_and_where_the_page_is(made: Path) -> None:
     assert result.output.rstrip().endswith(f"Report: {made / 'report/index.html'}")
     page = (made / "report/index.html").read_text()
     assert "Two moons" in page
+    assert "<pre>dvc repro evaluate@toy-hcl-fr\ndvc repro -s report</pre>" in page
     assert "toy flow" in page
     numbers = json.loads((made / "moons/moons.json").read_text())
     before = f"{numbers['first_moon_log_likelihood_before']:.2f}".replace("-", "−")
@@ -69,8 +69,8 @@ def test_a_method_without_result_is_named_and_the_old_report_stays(made: Path) -
     (made / "report/index.html").write_text("old")
     result = report(made, methods="hcl-fr, ranpac")
     assert result.exit_code == 1
-    assert "ranpac.json: no such result" in result.output
-    assert "dvc repro evaluate@toy-ranpac" in result.output
+    assert "ranpac/about.json: no such result" in result.output
+    assert "make it with `hcl evaluate` of ranpac on toy" in result.output
     assert (made / "report/index.html").read_text() == "old"
 
 
@@ -79,8 +79,8 @@ def test_a_name_that_the_file_does_not_declare_is_named(made: Path) -> None:
     sections = "methods: {hcl-fr: {}}\nbenchmarks: {toy: {}}\ndatasets: {pictures: {}}\n"
     path = made / "declared.yaml"
     path.write_text(sections + PARAMS.replace("METHODS", "hlc-fr"))
-    given = [f"--{name}={made / name}" for name in ("metrics", "scores")]
-    arguments = ["report", "--params", str(path), *given, "--out", str(made / "report")]
+    given = ["--scores", str(made / "scores"), "--out", str(made / "report")]
+    arguments = ["report", "--params", str(path), *given]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 1
     assert "grid.methods[0] is 'hlc-fr'" in result.output

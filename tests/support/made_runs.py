@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from hcl.evaluate import scoring
-from hcl.files import write_json
 from hcl.records.runs import Run, Trace, write_run
+from hcl.records.scores import write_scores
 from hcl.records.tasks import Benchmark, Part, Segment, Source, Task, write_benchmark
 from hcl.studies.files import MoonsStudy, ToyLosses
 
@@ -64,7 +64,7 @@ def make_run(
         benchmark=benchmark.name,
         method=method,
         seed=seed,
-        settings={"method": _method_settings(method), "flow": {"hidden": 8}},
+        settings={"method": {"detection": {"threshold": 5.0}}, "flow": {"hidden": 8}},
         tasks=benchmark.digest(),
         fingerprint=f"{seed:064x}",
         versions={"torch": "0"},
@@ -72,34 +72,38 @@ def make_run(
         predicted_task=named.astype(np.int16),
         pair_class=predicted.astype(np.int16),
         added_in=np.array([first[i] for i in met] if tasks_known else [], np.int16),
-        trace=None if verdicts is None else _trace(stream, number, verdicts),
+        trace=None if verdicts is None else _trace(stream, number, verdicts, _statistics(method)),
     )
 
 
-def _method_settings(method: str) -> dict[str, Any]:
+def _statistics(method: str) -> tuple[str, ...]:
     if method.startswith("hcl-plus"):
-        return {"kind": "plus", "plus": {"test": {"threshold": 3.0}}}
-    return {"alpha": 1.0, "detection": {"threshold": 5.0}}
+        return ("mean_shift", "evidence")
+    return ("log_px", "log_pz", "log_det")
 
 
-def _trace(stream: list[int], number: np.ndarray, verdicts: dict[int, int]) -> Trace:
+def _trace(
+    stream: list[int], number: np.ndarray, verdicts: dict[int, int], names: Sequence[str]
+) -> Trace:
+    """The first statistic is within −125 … −75 for the verdict, the others are not looked at."""
     segment = np.repeat(np.arange(len(stream)), BATCHES)
     true_task = np.array(stream)[segment]
     verdict = np.zeros(len(segment), np.int8)
     for batch, said in verdicts.items():
         verdict[batch] = said
     generator = np.random.default_rng(0)
-    statistics = generator.normal(-100, 5, (len(segment), 3)).astype(np.float32)
-    mean = np.full_like(statistics, -100)
-    mean[:3] = np.nan
+    statistics = {}
+    for place, name in enumerate(names):
+        values = generator.normal(-100, 5, len(segment))
+        low, high = (np.full(len(segment), b if place == 0 else np.nan) for b in (-125.0, -75.0))
+        low[:3] = high[:3] = np.nan
+        statistics[name] = np.stack([values, low, high], axis=1).astype(np.float32)
     return Trace(
-        segment.astype(np.int16),
-        true_task.astype(np.int16),
-        number[true_task].astype(np.int16),
-        statistics,
-        mean,
-        np.full_like(statistics, 5),
-        verdict,
+        segment=segment.astype(np.int16),
+        true_task=true_task.astype(np.int16),
+        learner_task=number[true_task].astype(np.int16),
+        verdict=verdict,
+        statistics=statistics,
     )
 
 
@@ -116,8 +120,12 @@ def write_result(
     method: str,
     wrong: Sequence[Sequence[tuple[int, int]]],
     first_seed: int = 0,
+    classes: Sequence[str] = tuple("abcdefghijklmnop"),
 ) -> None:
-    """Score one run a seed, from ``first_seed`` on, with the answers in ``wrong`` wrong."""
+    """Score one run a seed, from ``first_seed`` on, with the answers in ``wrong`` wrong.
+
+    ``classes`` are the names of the data set's classes; none where they are not known.
+    """
     verdicts = {BATCHES: 1, 2 * BATCHES + 3: 1, 30: 1} if method.endswith("-ta") else None
     known = method not in ("curl", "ncm")
     runs = [
@@ -126,17 +134,18 @@ def write_result(
     ]
     scores = [scoring.score(run, benchmark) for run in runs]
     attributes = {"pictures": {"backbone": "lite0.in1k", "weights_sha256": "12" * 32}}
+    if classes:
+        attributes["pictures"]["classes"] = json.dumps(list(classes))
     described = scoring.about(runs, benchmark, attributes)
     latent = [("mean", 1, 0, "0", "0"), ("sample", 1, 1, "1", "2"), ("sample", 2, 0, "3", "-1")]
-    scoring.write_scores(
+    write_scores(
         folder / "scores" / benchmark.name / method,
         runs,
         scores,
+        scoring.summarise(scores),
         described,
         latent if method == "hcl-fr" else None,
     )
-    path = folder / "metrics" / benchmark.name / f"{method}.json"
-    write_json(path, scoring.summarise(scores))
 
 
 def studies() -> tuple[MoonsStudy, ToyLosses]:
