@@ -21,7 +21,8 @@ from sklearn.datasets import load_digits
 from hcl.errors import HCLError
 from hcl.extract import extraction
 from hcl.extract.backbones import load_backbone
-from hcl.extract.extraction import ExtractSettings, extract, find_lanes
+from hcl.extract.extraction import extract, find_lanes
+from hcl.extract.settings import ExtractSettings
 from hcl.records import embeddings
 from hcl.records.raw import Block, Content, write_raw
 from hcl.settings import build
