@@ -18,6 +18,7 @@ import numpy as np
 
 from hcl.errors import HCLError
 from hcl.files import replacing
+from hcl.records.studies import METHODS, MoonsStudy, ToyLosses
 from hcl.report import figures, tables
 from hcl.report.figures import Draw, Series, TraceView
 from hcl.report.page import (
@@ -34,7 +35,7 @@ from hcl.report.page import (
 )
 from hcl.report.paper import METRICS
 from hcl.report.results import Result, read_result
-from hcl.studies.files import METHODS, MoonsStudy, ToyLosses, moons_panels, toy_panel
+from hcl.report.study_figures import moons_panels, toy_panel
 
 REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures")
 STATISTIC_LABELS = {
