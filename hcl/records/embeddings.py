@@ -103,7 +103,7 @@ def read(path: str | Path) -> Embeddings:
         with h5py.File(path, "r") as file:
             embeddings = _load(file, path)
     except FileNotFoundError:
-        raise HCLError(f"{path}: no such embedding file. {_rerun(path)}") from None
+        raise HCLError(f"{path}: no such embedding file. `hcl extract` makes it.") from None
     except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise _broken(path, f"it cannot be read ({reason})") from error
@@ -191,8 +191,5 @@ class _Digest:
 
 
 def _broken(path: Path, why: str) -> HCLError:
-    return HCLError(f"{path}: not a whole embedding file: {why}. {_rerun(path)}")
-
-
-def _rerun(path: Path) -> str:
-    return f"Make it again: dvc repro extract@{path.stem}"
+    again = "Make it again with `hcl extract`."
+    return HCLError(f"{path}: not a whole embedding file: {why}. {again}")

@@ -217,17 +217,17 @@ def test_disk_trouble(tmp_path, monkeypatch, error, match):
     assert list(tmp_path.iterdir()) == []
 
 
-def broken(path, match):
+def broken(path, match, advice="Make it again with `hcl fetch`."):
     with pytest.raises(HCLError, match=match) as caught:
         Raw(path)
     message = str(caught.value)
     assert message.startswith(str(path))
-    assert message.endswith("dvc repro -f fetch@pets")
+    assert message.endswith(advice)
     assert "\n" not in message
 
 
 def test_missing_file(tmp_path):
-    broken(tmp_path / "pets.h5", "no such raw file")
+    broken(tmp_path / "pets.h5", "no such raw file", advice=" `hcl fetch` makes it.")
 
 
 @pytest.mark.parametrize("content", [b"", b"not HDF5", bytes(5000)])
@@ -326,7 +326,7 @@ def test_verify_finds_a_flipped_bit(images_file, name):
 
     edit(images_file, change)
     raw = Raw(images_file)
-    with pytest.raises(HCLError, match=r"SHA-256.*dvc repro -f fetch@pets"):
+    with pytest.raises(HCLError, match=r"SHA-256.*again with `hcl fetch`"):
         raw.verify()
 
 
