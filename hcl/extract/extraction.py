@@ -163,7 +163,7 @@ def _versions(*packages: str) -> dict[str, str]:
 # The backbone on its lanes
 
 
-class _Embedder(nn.Module):
+class Embedder(nn.Module):
     """uint8 images (b, 3, height, width) to embeddings float32 (b, D) on one device."""
 
     def __init__(self, backbone: Backbone, device: torch.device, amp: bool) -> None:
@@ -198,13 +198,13 @@ def _make_embedders(
 
     Lanes on one device share it.
     """
-    eager = {device: _Embedder(backbone, device, settings.amp) for device in set(lanes)}
+    eager = {device: Embedder(backbone, device, settings.amp) for device in set(lanes)}
     wanted = settings.compile
     if wanted == "auto":
         wanted = count >= COMPILE_FROM.get(lanes[0].type, count + 1)
     if wanted:
         try:
-            compiled = {device: _compiled(module) for device, module in eager.items()}
+            compiled = {device: compile_embedder(module) for device, module in eager.items()}
             _try_out(compiled, backbone, block)
             return [(device, compiled[device]) for device in lanes], True
         except HCLError:
@@ -216,7 +216,7 @@ def _make_embedders(
     return [(device, eager[device]) for device in lanes], False
 
 
-def _compiled(module: Embed) -> Embed:
+def compile_embedder(module: Embed) -> Embed:
     # Freezing folds batch norm into the weights and lays these out for the CPU's kernels: most of
     # the gain there.
     compiled: Embed = torch.compile(module, dynamic=False, options={"freezing": True})

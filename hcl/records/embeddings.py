@@ -40,7 +40,7 @@ PROVENANCE = (
     "settings",
 )
 ATTRIBUTES = (*PROVENANCE, "fingerprint", "content_sha256")
-_AT_ONCE = 1 << 24  # bytes of x in memory while it is checked or copied
+BYTES_AT_ONCE = 1 << 24  # bytes of x in memory while it is checked or copied
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _check_finite(part: NDArray[np.float32], start: int, path: str | Path) -> No
 
 
 def _parts(x: NDArray[Any]) -> list[tuple[int, int]]:
-    step = max(1, _AT_ONCE // (4 * x.shape[1]))
+    step = max(1, BYTES_AT_ONCE // (4 * x.shape[1]))
     return [(start, min(start + step, len(x))) for start in range(0, len(x), step)]
 
 

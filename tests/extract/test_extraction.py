@@ -241,7 +241,7 @@ class Stop:
 
     def __init__(self, monkeypatch, after):
         self.seen, self.after = 0, after
-        forward = extraction._Embedder.forward
+        forward = extraction.Embedder.forward
 
         def counted(module, images):
             if images.any():  # not the black ones on which a backbone is tried out
@@ -250,7 +250,7 @@ class Stop:
                 self.seen += 1
             return forward(module, images)
 
-        monkeypatch.setattr(extraction._Embedder, "forward", counted)
+        monkeypatch.setattr(extraction.Embedder, "forward", counted)
 
 
 @pytest.mark.parametrize(("after", "lane_count"), [(1, 1), (4, 1), (5, 1), (2, 2), (4, 2)])
@@ -400,7 +400,7 @@ def test_compiled_once_for_all_lanes_and_recorded(
 
     monkeypatch.setattr(
         extraction,
-        "_compiled",
+        "compile_embedder",
         lambda module: torch.compile(module, dynamic=False, backend=backend),
     )
     lanes(2)
@@ -422,7 +422,7 @@ def test_without_a_compiler_it_is_eager_with_a_note(
 
         return call
 
-    monkeypatch.setattr(extraction, "_compiled", no_compiler)
+    monkeypatch.setattr(extraction, "compile_embedder", no_compiler)
     with caplog.at_level(logging.WARNING):
         extract(raw, tmp_path / "out.h5", settings(compile=True))
     assert "not compiled, which is slower but works (No working C++ compiler" in caplog.text
@@ -434,7 +434,7 @@ def test_compiled_only_where_the_set_is_large_enough(
     raw, tmp_path, settings, monkeypatch, threshold, compiled
 ):
     monkeypatch.setitem(extraction.COMPILE_FROM, "cpu", threshold)
-    monkeypatch.setattr(extraction, "_compiled", lambda module: module)
+    monkeypatch.setattr(extraction, "compile_embedder", lambda module: module)
     extract(raw, tmp_path / "out.h5", settings())
     made = json.loads(embeddings.read(tmp_path / "out.h5").attributes["settings"])
     assert made["compiled"] is compiled
@@ -488,7 +488,7 @@ def test_a_device_without_room_says_what_to_lower(raw, tmp_path, settings, monke
     def full(module, images):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(extraction._Embedder, "forward", full)
+    monkeypatch.setattr(extraction.Embedder, "forward", full)
     with pytest.raises(HCLError, match=r"no room for 8 images at once. Lower extract\.forward"):
         extract(raw, tmp_path / "out.h5", settings())
 

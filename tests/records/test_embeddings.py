@@ -65,7 +65,7 @@ def test_layout_is_contiguous_and_documented(path):
 
 
 def test_same_content_gives_same_bytes_whatever_is_in_memory_at_once(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(hcl.records.embeddings, "_AT_ONCE", 7 * 4 * D)
+    monkeypatch.setattr(hcl.records.embeddings, "BYTES_AT_ONCE", 7 * 4 * D)
     again = tmp_path / "again.h5"
     write(again, X, Y, SPLIT, provenance())
     assert again.read_bytes() == path.read_bytes()
@@ -184,7 +184,7 @@ def test_values_that_are_not_finite_are_not_written(path):
 
 
 def test_reading_keeps_little_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(hcl.records.embeddings, "_AT_ONCE", 1 << 18)
+    monkeypatch.setattr(hcl.records.embeddings, "BYTES_AT_ONCE", 1 << 18)
     n = 20_000
     x = np.ones((n, 100), np.float32)  # 8 MB
     write(tmp_path / "trees.h5", x, np.zeros(n, np.int64), np.zeros(n, np.uint8), provenance())

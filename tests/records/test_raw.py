@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import hcl.records.raw
 from hcl.errors import HCLError
 from hcl.files import sha256_of
 from hcl.records.raw import Block, Content, Raw, decode_image, write_raw
@@ -211,7 +210,7 @@ def test_disk_trouble(tmp_path, monkeypatch, error, match):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(hcl.records.raw, "_fill", fail)
+    monkeypatch.setattr(h5py.Group, "create_dataset", fail)
     with pytest.raises(HCLError, match=match):
         write(tmp_path / "pets.h5", images_content()[0])
     assert list(tmp_path.iterdir()) == []
