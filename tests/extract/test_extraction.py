@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import logging
 import multiprocessing
@@ -9,7 +8,6 @@ import os
 import signal
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -27,6 +25,7 @@ from hcl.records import embeddings
 from hcl.records.raw import Block, Content, write_raw
 from hcl.settings import build
 from stages.cli import main
+from tests.support.imports import ROOT, load_script
 from tests.support.tiny_backbone import (
     CLASSES,
     NAME,
@@ -38,7 +37,6 @@ from tests.support.tiny_backbone import (
     save_weights,
 )
 
-ROOT = Path(__file__).parents[2]
 COUNT = 45  # images: six blocks of eight, the last one not full
 
 
@@ -367,9 +365,7 @@ def test_killed_at_random_points_it_ends_with_the_same_bytes(tmp_path, processes
 
 
 def peak_memory(weights, count, folder):
-    spec = importlib.util.spec_from_file_location("benchmark", ROOT / "benchmarks" / "extract.py")
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
+    benchmark = load_script(ROOT / "benchmarks" / "extract.py")
     return benchmark.peak_memory(NAME, weights, count, folder)
 
 
