@@ -324,6 +324,7 @@ def run_command(command):
     main(command)
 
 
+@pytest.mark.slow
 def test_killed_at_random_points_it_ends_with_the_same_bytes(tmp_path, processes):
     """Real weights, real images, a real SIGKILL, as the command line runs it."""
     images = (load_digits().images[:88] * 15).astype(np.uint8)[..., None]
@@ -369,6 +370,7 @@ def peak_memory(weights, count, folder):
     return benchmark.peak_memory(NAME, weights, count, folder)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path, weights, processes):
     peaks = []
     for count in (150, 1200):
@@ -384,6 +386,7 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path, weights, proce
 # Compiled
 
 
+@pytest.mark.slow
 def test_compiled_once_for_all_lanes_and_recorded(
     raw, tmp_path, settings, reference, lanes, monkeypatch
 ):

@@ -13,6 +13,8 @@ from hcl.report import report
 from tests.support.browser import browsing, find_browser
 from tests.support.made_runs import make_benchmark, studies, write_result
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def browser() -> str:
