@@ -106,6 +106,14 @@ def test_a_module_imports_only_what_its_room_may(path: Path) -> None:
     assert lines == [], f"{room} may import the ground, {', '.join(MAY_IMPORT[room])}"
 
 
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_no_text_of_a_module_names_dvc(path: Path) -> None:
+    """A message says which command makes a file; whoever runs ``hcl`` may do so without DVC."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    texts = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    assert [f"{path}:{n.lineno}: {n.value}" for n in texts if re.search(r"\bdvc\b", n.value)] == []
+
+
 def test_imports_between_rooms_have_no_cycle() -> None:
     assert len(list(TopologicalSorter(MAY_IMPORT).static_order())) == len(MAY_IMPORT)
     order = list(TopologicalSorter(room_graph()).static_order())
