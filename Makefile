@@ -1,17 +1,22 @@
-# Two commands do everything, set-up included: `make repro` and `make test`.
+# Two commands do everything, set-up included: `make repro` and `make test`. `make check` is the quick
+# part of the tests, for while one works.
 PYTHON ?= python3
 BIN := $(CURDIR)/.venv/bin
 INSTALLED := .venv/installed
 RUN := PATH="$(BIN):$$PATH"
+PYTEST := OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 
-.PHONY: repro test lint constraints
+.PHONY: repro check test lint constraints
 
 repro: $(INSTALLED)
 	$(RUN) dvc repro
 	@echo; cat report/headline.txt; echo "Report: $(CURDIR)/report/index.html"
 
+check: $(INSTALLED) lint
+	$(RUN) $(PYTEST) -m "not slow" --durations 3
+
 test: $(INSTALLED) lint
-	$(RUN) OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
+	$(RUN) $(PYTEST)
 
 lint: $(INSTALLED)
 	$(RUN) ruff check .

@@ -28,7 +28,6 @@ import torch
 
 from hcl.extract.backbones import load_backbone
 from hcl.extract.extraction import (
-    ExtractSettings,
     _embed_all,
     _freed_memory_kept,
     _make_embedders,
@@ -36,6 +35,7 @@ from hcl.extract.extraction import (
     extract,
     find_lanes,
 )
+from hcl.extract.settings import ExtractSettings
 from hcl.records import embeddings
 from hcl.records.raw import Block, Content, Raw, write_raw
 

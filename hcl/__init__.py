@@ -4,6 +4,25 @@ The path of the data, one room after the other, each named after its stage:
 
     fetch → extract → split → train → evaluate → report
 
+The map: each room, and each module that stands by itself.
+
+==============================  =========================================
+``fetch``                       a data set into one raw file
+``extract``                     images to embeddings, by a backbone
+``split``                       embeddings to tasks, and their stream
+``model``                       flow, latent Gaussians, losses: Eq. 1 to 3
+``learn``                       methods, memories, detection: Sections 4.2, 4.3
+``train``                       the loop that shows a stream to a learner
+``tune``                        settings compared on the validation part
+``evaluate``                    runs to the paper's metrics
+``report``                      tables, figures, the page
+``studies``                     Figures 2 and S1
+``estimator``                   scikit-learn's way to HCL and HCL+
+``records``                     the files between the stages; no torch
+``errors``, ``files``,          the ground, on which all others stand
+``progress``, ``settings``
+==============================  =========================================
+
 Glossary: the paper's symbol and its one name in the code.
 
 ==============================  =========================================
@@ -20,4 +39,21 @@ L_GR, L_FR                      ``replay_loss``, ``functional_loss``
 ``log_…`` is a natural logarithm, per sample, summed over features.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
+__all__ = ["HCLClassifier", "HCLPlusClassifier", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """A classifier when it is asked for: what it imports takes seconds."""
+    if name in ("HCLClassifier", "HCLPlusClassifier"):
+        return getattr(importlib.import_module("hcl.estimator"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,9 +1,17 @@
 """HCL and HCL+ as scikit-learn classifiers: they learn from a stream without task labels.
 
->>> classifier = HCLClassifier(random_state=0)  # or HCLPlusClassifier
->>> for X, y in stream:  # batches of any size; the distribution may change at any time
-...     classifier.partial_fit(X, y, classes=labels)
+>>> import numpy as np
+>>> from hcl import HCLClassifier  # or HCLPlusClassifier
+>>> random = np.random.default_rng(0)
+>>> centres = random.normal(scale=5, size=(2, 2, 16))  # two tasks of two classes
+>>> classifier = HCLClassifier(random_state=0)
+>>> for task in (0, 1):  # the classifier is never told
+...     for _ in range(150):
+...         y = random.integers(0, 2, 32)  # batches may have any size
+...         X = centres[task, y] + random.normal(size=(32, 16))
+...         classifier = classifier.partial_fit(X, y, classes=[0, 1])
 >>> classifier.task_changes_
+[TaskChange(batch=150, verdict='new', task=1)]
 """
 
 from __future__ import annotations

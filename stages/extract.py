@@ -20,10 +20,13 @@ def command(params: Path, raw: Path, out: Path) -> None:
     Reads the section `extract` of the parameters. Stopped at any moment, it continues from the last
     finished batch when it is started again.
     """
-    from hcl.extract.extraction import ExtractSettings, extract
+    from hcl.extract.settings import ExtractSettings
     from hcl.files import check_file_to_write
 
     check_file_to_write(out, "--out")
     values = section(load_yaml(params), "extract", params)
-    count, size = extract(raw, out, build(ExtractSettings, values, params, "extract"))
+    settings = build(ExtractSettings, values, params, "extract")
+    from hcl.extract.extraction import extract  # takes seconds: nothing is left to refuse
+
+    count, size = extract(raw, out, settings)
     click.echo(f"{out}: {count} embeddings of {size} numbers")

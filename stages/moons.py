@@ -23,13 +23,16 @@ def command(params: Path, out: Path) -> None:
     the points moved in latent space and what the first moon's log-likelihood lost.
     """
     from hcl.files import check_folder_to_write
-    from hcl.studies.files import METHODS, MOONS_FILES, write_moons
-    from hcl.studies.moons import MoonsSettings, study
+    from hcl.records.studies import METHODS, MOONS_FILES, write_moons
+    from hcl.studies.settings import MoonsSettings
 
     check_folder_to_write(out, "--out", MOONS_FILES)
     settings = build(MoonsSettings, section(load_yaml(params), "moons", params), params, "moons")
+    from hcl.report.study_figures import draw_moons
+    from hcl.studies.moons import study  # takes seconds: nothing is left to refuse
+
     found = study(settings)
-    write_moons(out, found)
+    write_moons(out, found, draw_moons)
     before = found.first_log_likelihood["snapshot"]
     click.echo(f"first moon's log-likelihood before: {before:.2f} nats")
     for method, label in METHODS.items():

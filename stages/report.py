@@ -30,8 +30,8 @@ def command(
     the figures as PNG and SVG; prints the headline table.
     """
     from hcl.files import check_folder_to_write
+    from hcl.records.studies import read_moons, read_toy_losses
     from hcl.report.report import REPORT_FILES, Grid, read_results, write_report
-    from hcl.studies.files import read_moons, read_toy_losses
 
     check_folder_to_write(out, "--out", REPORT_FILES)
     parameters = Parameters(params)

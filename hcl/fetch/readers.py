@@ -67,8 +67,8 @@ Counts = tuple[int, int]  # samples in train, in test
 _ImageFile = tuple[Path, int, int]  # with its class and its split
 
 _DIGITS_TEST_OF_EACH_CLASS = 50
-_ROWS = 5_000  # samples of an official set in one block
-_BYTES = 1 << 25  # of files or embeddings in one block
+ROWS_AT_ONCE = 5_000  # samples of an official set in one block
+BYTES_AT_ONCE = 1 << 25  # of files or embeddings in one block
 
 
 def read_digits() -> Content:
@@ -141,7 +141,7 @@ def read_svhn(folder: Path, *, counts: Counts = (73_257, 26_032), partial: bool)
             images, labels = content["X"], content["y"].reshape(-1)
             _check_labels(path, labels, 1, 10)
             y = labels.astype(np.int64) % 10
-            for rows in _slices(len(y)):
+            for rows in _slices(len(y), ROWS_AT_ONCE):
                 yield _block(images[..., rows].transpose(3, 0, 1, 2), y[rows], split)
 
     return Content("images", DIGIT_NAMES, sum(found), (32, 32, 3), blocks())
@@ -224,7 +224,7 @@ def _embeddings(
                 f"0…{len(names) - 1} in both parts."
             )
     y = y.astype(np.int64)
-    step = max(1, _BYTES // (4 * x.shape[1]))
+    step = max(1, BYTES_AT_ONCE // (4 * x.shape[1]))
 
     def blocks() -> Iterator[Block]:
         for rows in _slices(len(y), step):
@@ -286,7 +286,7 @@ def _read_cifar(
         for part, split in zip(parts, (TRAIN, TEST), strict=True):
             for path in part:
                 with opened(path) as file:
-                    for rows in _slices(path.stat().st_size // record):
+                    for rows in _slices(path.stat().st_size // record, ROWS_AT_ONCE):
                         data = _exactly(file, (rows.stop - rows.start) * record, path)
                         records = np.frombuffer(data, np.uint8).reshape(-1, record)
                         labels = records[:, label_bytes - 1]  # of CIFAR-100 the fine one
@@ -321,7 +321,7 @@ def _read_idx(folder: Path, classes: tuple[str, ...], counts: Counts, partial: b
             _check_labels(labels, y, 0, len(classes) - 1)
             with opened(images) as file:
                 _idx_header(file, images, 3)
-                for rows in _slices(n):
+                for rows in _slices(n, ROWS_AT_ONCE):
                     data = _exactly(file, len(y[rows]) * 28 * 28, images)
                     pixels = np.frombuffer(data, np.uint8).reshape(-1, 28, 28, 1)
                     yield _block(pixels, y[rows], split)
@@ -379,12 +379,12 @@ def _file_blocks(files: list[_ImageFile]) -> Iterator[Block]:
 
 
 def _groups(files: list[_ImageFile]) -> Iterator[list[_ImageFile]]:
-    """Consecutive files, together about ``_BYTES`` long."""
+    """Consecutive files, together about ``BYTES_AT_ONCE`` long."""
     group, total = [], 0
     for file in files:
         group.append(file)
         total += file[0].stat().st_size
-        if total >= _BYTES:
+        if total >= BYTES_AT_ONCE:
             yield group
             group, total = [], 0
     if group:
@@ -414,7 +414,7 @@ def _block(data: NDArray[Any], y: NDArray[Any], split: int) -> Block:
     return Block(data, y.astype(np.int64), np.full(len(y), split, np.uint8))
 
 
-def _slices(n: int, step: int = _ROWS) -> Iterator[slice]:
+def _slices(n: int, step: int) -> Iterator[slice]:
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
 

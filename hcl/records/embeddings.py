@@ -40,7 +40,7 @@ PROVENANCE = (
     "settings",
 )
 ATTRIBUTES = (*PROVENANCE, "fingerprint", "content_sha256")
-_AT_ONCE = 1 << 24  # bytes of x in memory while it is checked or copied
+BYTES_AT_ONCE = 1 << 24  # bytes of x in memory while it is checked or copied
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def read(path: str | Path) -> Embeddings:
         with h5py.File(path, "r") as file:
             embeddings = _load(file, path)
     except FileNotFoundError:
-        raise HCLError(f"{path}: no such embedding file. {_rerun(path)}") from None
+        raise HCLError(f"{path}: no such embedding file. `hcl extract` makes it.") from None
     except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise _broken(path, f"it cannot be read ({reason})") from error
@@ -170,7 +170,7 @@ def _check_finite(part: NDArray[np.float32], start: int, path: str | Path) -> No
 
 
 def _parts(x: NDArray[Any]) -> list[tuple[int, int]]:
-    step = max(1, _AT_ONCE // (4 * x.shape[1]))
+    step = max(1, BYTES_AT_ONCE // (4 * x.shape[1]))
     return [(start, min(start + step, len(x))) for start in range(0, len(x), step)]
 
 
@@ -191,8 +191,5 @@ class _Digest:
 
 
 def _broken(path: Path, why: str) -> HCLError:
-    return HCLError(f"{path}: not a whole embedding file: {why}. {_rerun(path)}")
-
-
-def _rerun(path: Path) -> str:
-    return f"Make it again: dvc repro extract@{path.stem}"
+    again = "Make it again with `hcl extract`."
+    return HCLError(f"{path}: not a whole embedding file: {why}. {again}")

@@ -173,7 +173,7 @@ class Raw:
             with h5py.File(self.path, "r") as file:
                 self._read(file)
         except FileNotFoundError:
-            raise HCLError(f"{self.path}: no such raw file. {_rerun(self.path)}") from None
+            raise HCLError(f"{self.path}: no such raw file. `hcl fetch` makes it.") from None
         except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise self._broken(f"it cannot be read ({reason})") from error
@@ -286,7 +286,8 @@ class Raw:
             raise self._broken(f"images have {self._data.shape[3]} channels, expected 1 or 3")
 
     def _broken(self, why: str) -> HCLError:
-        return HCLError(f"{self.path}: not a whole raw file: {why}. {_rerun(self.path)}")
+        again = "Make it again with `hcl fetch`."
+        return HCLError(f"{self.path}: not a whole raw file: {why}. {again}")
 
 
 def decode_image(data: bytes) -> NDArray[np.uint8]:
@@ -318,7 +319,3 @@ def _text(file: h5py.File, name: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"the attribute {name} is missing")
     return value
-
-
-def _rerun(path: Path) -> str:
-    return f"Make it again: dvc repro -f fetch@{path.stem}"

@@ -20,6 +20,7 @@ from hcl.errors import HCLError
 from hcl.files import replacing
 from hcl.records.runs import Trace
 from hcl.records.scores import METRICS, Result, read_result
+from hcl.records.studies import METHODS, MoonsStudy, ToyLosses
 from hcl.report import catalogue, figures, tables
 from hcl.report.catalogue import label
 from hcl.report.figures import Draw, Series, TraceView
@@ -37,8 +38,8 @@ from hcl.report.page import (
     table_html,
     task_key,
 )
+from hcl.report.study_figures import moons_panels, toy_panel
 from hcl.report.styles import style_of
-from hcl.studies.files import METHODS, MoonsStudy, ToyLosses, moons_panels, toy_panel
 
 REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures")
 UPPER_BOUND = ", ".join(m.label for m in catalogue.METHODS.values() if m.upper_bound)

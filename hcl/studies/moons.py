@@ -12,7 +12,7 @@ points lie at even steps along the first moon, so that each speaks for a part of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict
 
 import torch
 from torch import Tensor
@@ -20,52 +20,10 @@ from torch import Tensor
 from hcl.model.flows import FlowSettings
 from hcl.model.hybrid import HybridModel, build_model
 from hcl.model.losses import functional_loss, likelihood_loss, replay_loss
-from hcl.studies.files import VIEW, Array, MoonsStudy
+from hcl.records.studies import VIEW, Array, MoonsStudy
+from hcl.studies.settings import MoonsSettings
 
 REPLAY_POINTS = 4
-
-
-@dataclass(frozen=True)
-class MoonsSettings:
-    """Sizes of the study.
-
-    Attributes:
-        samples: points of each moon to learn from, and as many to test on.
-        noise: standard deviation of the points about their arc.
-        steps: training steps on each moon.
-        batch_size: points a step.
-        learning_rate: of Adam.
-        alpha: α, weight of L_FR.
-        mean_scale: standard deviation of each entry of a latent mean.
-        flow: couplings, hidden_layers, hidden and bound of the RealNVP.
-        grid: places along each side at which a density is drawn.
-        seed: of everything random.
-    """
-
-    samples: int = 1000
-    noise: float = 0.08
-    steps: int = 600
-    batch_size: int = 128
-    learning_rate: float = 3e-3
-    alpha: float = 100.0
-    mean_scale: float = 3.0
-    flow: FlowSettings = field(
-        default_factory=lambda: FlowSettings(couplings=4, hidden_layers=2, hidden=64)
-    )
-    grid: int = 140
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "steps", "batch_size", "grid"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be 1 or more, found {getattr(self, name)}")
-        for name in ("noise", "learning_rate", "alpha", "mean_scale", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: is {getattr(self, name)}; expected 0 or more.")
-        if self.flow.kind != "realnvp":
-            raise ValueError(
-                f"flow.kind: the moons are vectors; take realnvp, not {self.flow.kind}"
-            )
 
 
 def moon(which: int, angles: Tensor, noise: float, generator: torch.Generator) -> Tensor:
@@ -98,7 +56,8 @@ def _study(settings: MoonsSettings) -> MoonsStudy:
     angles = torch.pi * (torch.arange(REPLAY_POINTS) + 0.5) / REPLAY_POINTS
     replay = moon(0, angles, 0.0, draw)
 
-    model = build_model(settings.flow, (2,), 1, draw, settings.mean_scale)
+    flow = FlowSettings(**asdict(settings.flow))
+    model = build_model(flow, (2,), 1, draw, settings.mean_scale)
     model.flow.initialise(first)
     model.add_task(draw)
     _train(model, first, 0, settings, lambda _: torch.zeros(()))

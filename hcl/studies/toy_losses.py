@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,32 +22,8 @@ from torch import Tensor, nn
 from hcl.model.hybrid import HybridModel
 from hcl.model.latent import LatentMixture
 from hcl.model.losses import functional_loss, replay_loss
-from hcl.studies.files import ToyLosses
-
-
-@dataclass(frozen=True)
-class ToySettings:
-    """Where the losses are taken.
-
-    Attributes:
-        gamma: γ, the snapshot's θ.
-        highest: the largest θ; the smallest is one step above 0.
-        steps: how many values of θ.
-        samples: how many latents z stand for N(0, 1).
-    """
-
-    gamma: float = 1.0
-    highest: float = 3.0
-    steps: int = 300
-    samples: int = 1000
-
-    def __post_init__(self) -> None:
-        for name in ("gamma", "highest"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: must be above 0, found {getattr(self, name)}")
-        for name in ("steps", "samples"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"{name}: must be 2 or more, found {getattr(self, name)}")
+from hcl.records.studies import ToyLosses
+from hcl.studies.settings import ToySettings
 
 
 class Scale(nn.Module):

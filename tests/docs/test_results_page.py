@@ -52,6 +52,7 @@ def write_report(
     return folder / "report"
 
 
+@pytest.mark.slow
 def test_a_report_replaces_the_methods_that_it_has(page: ModuleType, tmp_path: Path) -> None:
     wrong = [[(2, s) for s in range(6)], [(2, s) for s in range(4)]]
     first = write_report(tmp_path / "a", {"adam": wrong, "hcl-fr-ta": [[], [(2, 0)]]})
@@ -76,6 +77,7 @@ def test_a_report_replaces_the_methods_that_it_has(page: ModuleType, tmp_path: P
     ]
 
 
+@pytest.mark.slow
 def test_seeds_are_joined_as_if_they_had_run_together(page: ModuleType, tmp_path: Path) -> None:
     methods = ("adam", "curl", "hcl-fr-ta")  # CURL has no overall accuracy
     answers = [[(2, s) for s in range(count)] for count in (6, 4, 1)]

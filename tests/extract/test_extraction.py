@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import logging
 import multiprocessing
@@ -9,7 +8,6 @@ import os
 import signal
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -21,11 +19,13 @@ from sklearn.datasets import load_digits
 from hcl.errors import HCLError
 from hcl.extract import extraction
 from hcl.extract.backbones import load_backbone
-from hcl.extract.extraction import ExtractSettings, extract, find_lanes
+from hcl.extract.extraction import extract, find_lanes
+from hcl.extract.settings import ExtractSettings
 from hcl.records import embeddings
 from hcl.records.raw import Block, Content, write_raw
 from hcl.settings import build
 from stages.cli import main
+from tests.support.imports import ROOT, load_script
 from tests.support.tiny_backbone import (
     CLASSES,
     NAME,
@@ -37,7 +37,6 @@ from tests.support.tiny_backbone import (
     save_weights,
 )
 
-ROOT = Path(__file__).parents[2]
 COUNT = 45  # images: six blocks of eight, the last one not full
 
 
@@ -240,7 +239,7 @@ class Stop:
 
     def __init__(self, monkeypatch, after):
         self.seen, self.after = 0, after
-        forward = extraction._Embedder.forward
+        forward = extraction.Embedder.forward
 
         def counted(module, images):
             if images.any():  # not the black ones on which a backbone is tried out
@@ -249,7 +248,7 @@ class Stop:
                 self.seen += 1
             return forward(module, images)
 
-        monkeypatch.setattr(extraction._Embedder, "forward", counted)
+        monkeypatch.setattr(extraction.Embedder, "forward", counted)
 
 
 @pytest.mark.parametrize(("after", "lane_count"), [(1, 1), (4, 1), (5, 1), (2, 2), (4, 2)])
@@ -325,6 +324,7 @@ def run_command(command):
     main(command)
 
 
+@pytest.mark.slow
 def test_killed_at_random_points_it_ends_with_the_same_bytes(tmp_path, processes):
     """Real weights, real images, a real SIGKILL, as the command line runs it."""
     images = (load_digits().images[:88] * 15).astype(np.uint8)[..., None]
@@ -366,12 +366,11 @@ def test_killed_at_random_points_it_ends_with_the_same_bytes(tmp_path, processes
 
 
 def peak_memory(weights, count, folder):
-    spec = importlib.util.spec_from_file_location("benchmark", ROOT / "benchmarks" / "extract.py")
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
+    benchmark = load_script(ROOT / "benchmarks" / "extract.py")
     return benchmark.peak_memory(NAME, weights, count, folder)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path, weights, processes):
     peaks = []
     for count in (150, 1200):
@@ -387,6 +386,7 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path, weights, proce
 # Compiled
 
 
+@pytest.mark.slow
 def test_compiled_once_for_all_lanes_and_recorded(
     raw, tmp_path, settings, reference, lanes, monkeypatch
 ):
@@ -399,7 +399,7 @@ def test_compiled_once_for_all_lanes_and_recorded(
 
     monkeypatch.setattr(
         extraction,
-        "_compiled",
+        "compile_embedder",
         lambda module: torch.compile(module, dynamic=False, backend=backend),
     )
     lanes(2)
@@ -421,7 +421,7 @@ def test_without_a_compiler_it_is_eager_with_a_note(
 
         return call
 
-    monkeypatch.setattr(extraction, "_compiled", no_compiler)
+    monkeypatch.setattr(extraction, "compile_embedder", no_compiler)
     with caplog.at_level(logging.WARNING):
         extract(raw, tmp_path / "out.h5", settings(compile=True))
     assert "not compiled, which is slower but works (No working C++ compiler" in caplog.text
@@ -433,7 +433,7 @@ def test_compiled_only_where_the_set_is_large_enough(
     raw, tmp_path, settings, monkeypatch, threshold, compiled
 ):
     monkeypatch.setitem(extraction.COMPILE_FROM, "cpu", threshold)
-    monkeypatch.setattr(extraction, "_compiled", lambda module: module)
+    monkeypatch.setattr(extraction, "compile_embedder", lambda module: module)
     extract(raw, tmp_path / "out.h5", settings())
     made = json.loads(embeddings.read(tmp_path / "out.h5").attributes["settings"])
     assert made["compiled"] is compiled
@@ -487,7 +487,7 @@ def test_a_device_without_room_says_what_to_lower(raw, tmp_path, settings, monke
     def full(module, images):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(extraction._Embedder, "forward", full)
+    monkeypatch.setattr(extraction.Embedder, "forward", full)
     with pytest.raises(HCLError, match=r"no room for 8 images at once. Lower extract\.forward"):
         extract(raw, tmp_path / "out.h5", settings())
 

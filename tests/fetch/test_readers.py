@@ -64,8 +64,11 @@ official = pytest.mark.parametrize(("read", "write", "counts"), OFFICIAL)
 
 @official
 def test_images_labels_and_split(read, write, counts, folder, monkeypatch):
-    monkeypatch.setattr(readers, "_ROWS", 3)  # several blocks of one file
     images, y = write(folder)
+    monkeypatch.setattr(readers, "ROWS_AT_ONCE", 3)
+    in_blocks = list(read(folder, counts=counts, partial=False).blocks)
+    assert max(len(block.y) for block in in_blocks) == 3
+    assert len(in_blocks) > 2
     content = read(folder, counts=counts, partial=False)
     assert content.kind == "images"
     assert len(content.classes) == (100 if read is readers.read_cifar100 else 10)
@@ -294,7 +297,7 @@ def test_folder_of_images(tmp_path):
 
 def test_folder_is_read_in_blocks(tmp_path, monkeypatch):
     write_image_folder(tmp_path)
-    monkeypatch.setattr(readers, "_BYTES", 400)
+    monkeypatch.setattr(readers, "BYTES_AT_ONCE", 400)
     blocks = list(readers.read_folder(tmp_path).blocks)
     assert len(blocks) > 3
     assert sum(len(block.data) for block in blocks) == 10
@@ -378,7 +381,7 @@ both = pytest.mark.parametrize("name", ["own.npz", "own.h5", "own.hdf5"])
 @both
 @pytest.mark.parametrize("kind", ["numbers", "booleans", "texts", "bytes"])
 def test_embeddings(tmp_path, name, kind, monkeypatch):
-    monkeypatch.setattr(readers, "_BYTES", 3 * 5 * 4)  # three rows in a block
+    monkeypatch.setattr(readers, "BYTES_AT_ONCE", 3 * 5 * 4)  # three rows in a block
     arrays = embeddings()
     split = arrays["split"]
     texts = np.where(split == 1, "test", "train")

@@ -72,6 +72,7 @@ def accuracy(trained: Run, tasks: Benchmark, segment: int = -1) -> np.ndarray:
     return right.mean(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["er", "hcl-gr", "hcl-fr"])
 @pytest.mark.parametrize("stream", ["64", "plane"])
 def test_old_tasks_are_kept_where_adam_forgets_them(stream, name):
@@ -81,6 +82,7 @@ def test_old_tasks_are_kept_where_adam_forgets_them(stream, name):
     assert kept[:-1].mean() > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hcl-gr", "hcl-fr"])
 @pytest.mark.parametrize("stream", ["64", "plane"])
 def test_blind_learners_find_all_changes_and_name_the_task_that_comes_back(stream, name):

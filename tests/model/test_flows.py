@@ -331,6 +331,7 @@ def test_the_layers_follow_their_weights() -> None:
         assert flow.float()(x.float())[0].dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_a_training_step_is_one_graph() -> None:
     """No host sync and no Python in between: what a CUDA graph asks."""
     flow, x = make_flow(6, 4, 10, 2), make_data(6)

@@ -6,9 +6,12 @@ import copy
 from pathlib import Path
 
 import h5py
+import pytest
 
 from hcl.files import sha256_of
 from tests.support.projects import dvc, make_project, repro, small_params, write_params
+
+pytestmark = pytest.mark.slow
 
 
 def runs_of(*pairs: str) -> set[str]:

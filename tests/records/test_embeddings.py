@@ -65,7 +65,7 @@ def test_layout_is_contiguous_and_documented(path):
 
 
 def test_same_content_gives_same_bytes_whatever_is_in_memory_at_once(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(hcl.records.embeddings, "_AT_ONCE", 7 * 4 * D)
+    monkeypatch.setattr(hcl.records.embeddings, "BYTES_AT_ONCE", 7 * 4 * D)
     again = tmp_path / "again.h5"
     write(again, X, Y, SPLIT, provenance())
     assert again.read_bytes() == path.read_bytes()
@@ -145,7 +145,7 @@ def test_every_fault_names_the_file_and_what_to_run(path, fault):
     with pytest.raises(HCLError, match=message) as caught:
         read(path)
     assert str(path) in str(caught.value)
-    assert "dvc repro extract@trees" in str(caught.value)
+    assert "Make it again with `hcl extract`" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -160,16 +160,16 @@ def test_classes_that_are_no_names(tmp_path, classes):
 def test_truncated_at_any_place(path, kept):
     whole = path.read_bytes()
     path.write_bytes(whole[: kept if isinstance(kept, int) else int(kept * len(whole))])
-    with pytest.raises(HCLError, match=r"trees\.h5: .*dvc repro extract@trees"):
+    with pytest.raises(HCLError, match=r"trees\.h5: .*again with `hcl extract`"):
         read(path)
 
 
 def test_not_hdf5_and_not_there(path):
     path.write_text("not HDF5")
-    with pytest.raises(HCLError, match=r"trees\.h5: .*cannot be read.*dvc repro extract@trees"):
+    with pytest.raises(HCLError, match=r"trees\.h5: .*cannot be read.*again with `hcl extract`"):
         read(path)
     path.unlink()
-    with pytest.raises(HCLError, match=r"no such embedding file.*dvc repro extract@trees"):
+    with pytest.raises(HCLError, match=r"no such embedding file\. `hcl extract` makes it"):
         read(path)
 
 
@@ -184,7 +184,7 @@ def test_values_that_are_not_finite_are_not_written(path):
 
 
 def test_reading_keeps_little_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(hcl.records.embeddings, "_AT_ONCE", 1 << 18)
+    monkeypatch.setattr(hcl.records.embeddings, "BYTES_AT_ONCE", 1 << 18)
     n = 20_000
     x = np.ones((n, 100), np.float32)  # 8 MB
     write(tmp_path / "trees.h5", x, np.zeros(n, np.int64), np.zeros(n, np.uint8), provenance())

@@ -130,6 +130,7 @@ def test_latex_table(built: Path) -> None:
     assert next(line for line in body if "2/2, 1 false" in line).startswith("HCL-FR (TA) &")
 
 
+@pytest.mark.slow
 def test_a_page_without_a_view_of_the_latent_space_says_why(written: Path, tmp_path: Path) -> None:
     note = "<code>save_model: true</code> in the benchmark's training settings"
     for methods, said in ((("adam", "curl"), True), (("adam", "hcl-fr"), False)):
@@ -406,6 +407,7 @@ def test_figures_are_files_too(built: Path) -> None:
         assert (built / "figures" / name).with_suffix(".svg").exists()
 
 
+@pytest.mark.slow
 def test_the_same_results_give_the_same_bytes(written: Path, built: Path, tmp_path: Path) -> None:
     build(written, tmp_path / "again")
     files = [path for path in built.rglob("*") if path.is_file()]

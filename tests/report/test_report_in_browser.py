@@ -1,6 +1,6 @@
 """The built page in a real browser, where one is installed (Debian's package ``chromium``).
 
-Without a browser there is no case here; test_report.py checks the same page as text.
+Without a browser it is skipped, and says so; test_report.py checks the same page as text.
 """
 
 from __future__ import annotations
@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from hcl.report import report
-from tests.support.browser import BROWSERS, browsing
+from tests.support.browser import browsing, find_browser
 from tests.support.made_runs import make_benchmark, studies, write_result
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def browser() -> str:
+    return find_browser()
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +71,7 @@ def check_page(browser: str, built: Path, profile: Path) -> None:
             assert ink == ("rgb(232, 236, 240)" if scheme == "dark" else "rgb(29, 35, 41)"), where
 
 
-if BROWSERS:
-
-    def test_page_renders_without_errors_and_without_network(built: Path, tmp_path: Path) -> None:
-        check_page(BROWSERS[0], built, tmp_path / "profile")
+def test_page_renders_without_errors_and_without_network(
+    browser: str, built: Path, tmp_path: Path
+) -> None:
+    check_page(browser, built, tmp_path / "profile")

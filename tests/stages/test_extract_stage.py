@@ -51,7 +51,7 @@ def test_another_batch_size_gives_the_same_bytes(run):
         ({"backbone": "efficientnet_b0"}, "Close to it: efficientnet_b0.ra"),
         ({"weights": "nowhere.pth"}, "nowhere.pth: no such file"),
         ({"batchsize": 3}, "extract.batchsize is not a known key (did you mean 'batch_size'?)"),
-        ({"raw": "none.h5"}, "none.h5: no such raw file. Make it again: dvc repro"),
+        ({"raw": "none.h5"}, "none.h5: no such raw file. `hcl fetch` makes it."),
         ({"raw": "params.yaml"}, "params.yaml: not a whole raw file"),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_study_that_is_missing_or_damaged_is_named(
 ) -> None:
     result = report(made, f"--{study}", str(tmp_path / "nowhere"))
     assert result.exit_code == 1
-    assert f"no such study; make it with `dvc repro {study}`" in result.output
+    assert f"no such study; `hcl {study}` makes it." in result.output
     shutil.copytree(made / study, tmp_path / study)
     (tmp_path / study / file).write_text("theta,gr,fr\nnot at all\n")
     result = report(made, f"--{study}", str(tmp_path / study))

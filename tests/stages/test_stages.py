@@ -149,6 +149,7 @@ def test_report_shows_the_metrics_and_needs_no_other_file(project: Path) -> None
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", page)
 
 
+@pytest.mark.slow
 def test_the_same_inputs_give_the_same_bytes(project: Path, tmp_path: Path) -> None:
     again = {}
     for stage in IN_ORDER:
@@ -289,6 +290,7 @@ def test_an_output_of_the_wrong_kind_is_refused_and_nothing_lost(
     assert thesis.read_text() == "years of work"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [s for s, made in WRITES.items() if "folder" in made.values()])
 def test_a_folder_of_its_own_is_written_anew(project: Path, stage: str) -> None:
     for _ in range(2):

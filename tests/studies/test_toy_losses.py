@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hcl.studies.toy_losses import Scale, ToySettings, toy_losses
+from hcl.studies.settings import ToySettings
+from hcl.studies.toy_losses import Scale, toy_losses
 
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 1.7])

@@ -13,15 +13,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-BROWSERS = [
-    name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)
-]
+import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-dev-shm-usage", "--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND"),
 )
 PATIENCE = 90  # seconds, for a loaded machine
+
+
+def find_browser() -> str:
+    """The first browser that is installed; without any, the test is skipped and says so."""
+    for name in BROWSERS:
+        if shutil.which(name):
+            return name
+    pytest.skip(f"no browser is installed: none of {', '.join(BROWSERS)}")
 
 
 class Page:

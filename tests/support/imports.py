@@ -19,17 +19,28 @@ def path_of(module: str) -> Path | None:
     return path if module.split(".")[0] in ("hcl", "stages") and (ROOT / path).is_file() else None
 
 
+def imports_in(path: Path) -> list[tuple[int, str]]:
+    """Line and full name of all that a file imports, at its top or inside a function.
+
+    ``from a import b`` gives ``a.b``, whether b is a module or a name in one.
+    """
+    package = path.with_suffix("").parts[:-1]
+    found = []
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            parent = ".".join((*above, *filter(None, [node.module])))
+            found += [(node.lineno, f"{parent}.{alias.name}") for alias in node.names]
+    return sorted(found)
+
+
 def imported_by(path: Path) -> set[Path]:
     """The project's modules that a file imports at its top or inside a function."""
-    found = set()
-    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        found |= {p for p in map(path_of, names) if p}
-    return found
+    names = {name for _, name in imports_in(path)}
+    parents = {name.rpartition(".")[0] for name in names if "." in name}
+    return {found for found in map(path_of, names | parents) if found}
 
 
 def closure(path: Path) -> set[Path]:

@@ -11,8 +11,8 @@ import numpy as np
 from hcl.evaluate import scoring
 from hcl.records.runs import Run, Trace, write_run
 from hcl.records.scores import write_scores
+from hcl.records.studies import MoonsStudy, ToyLosses
 from hcl.records.tasks import Benchmark, Part, Segment, Source, Task, write_benchmark
-from hcl.studies.files import MoonsStudy, ToyLosses
 
 TEST_SAMPLES = (4, 2, 6, 4, 2, 4, 2, 4)  # of each task: unequal, so that weights matter
 BATCHES = 12  # a segment

@@ -22,6 +22,8 @@ from hcl.train.loop import Job, TrainingSettings, _train_into
 from hcl.train.store import Entry
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
 
+pytestmark = pytest.mark.slow
+
 METHODS = {
     "hcl-fr": MethodSettings(memory="functional"),
     "hcl-fr-ta": MethodSettings(

@@ -242,6 +242,7 @@ train(TASKS, EMBEDDINGS, "adam", METHODS["adam"], wide, kept, (0, 1), out / "run
 """
 
 
+@pytest.mark.slow
 def test_it_does_not_wait_for_threads_of_the_process_that_called_it(tmp_path):
     subprocess.run([sys.executable, "-c", AFTER_OTHER_WORK, str(tmp_path)], check=True, timeout=300)
     assert len(list((tmp_path / "runs").glob("*.safetensors"))) == 2
