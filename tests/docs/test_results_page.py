@@ -1,8 +1,9 @@
-"""The page of results says what the CSV files beside it say."""
+"""The page of results says what the CSV files beside it say, the README what the metrics say."""
 
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,8 @@ import pytest
 
 from hcl.report import report
 from hcl.report.paper import METRICS
-from tests.support.imports import load_script
+from hcl.settings import load_yaml
+from tests.support.imports import ROOT, load_script
 from tests.support.made_runs import make_benchmark, write_result
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -67,6 +69,21 @@ def test_every_accuracy_in_the_text_is_that_of_a_file() -> None:
     said = re.findall(r"\b\d+\.\d{2,3}\b", prose)
     assert len(said) > 30
     assert set(said) <= known_numbers()
+
+
+def test_the_table_of_the_readme_is_that_of_the_metrics() -> None:
+    """Its rows are the methods of the grid, in that order."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("-----------  ---")) + 1
+    methods = load_yaml(ROOT / "params.yaml")["grid"]["methods"]
+    assert lines[first + len(methods)] == "```"
+    for method, line in zip(methods, lines[first:], strict=False):
+        path = ROOT / "results" / "metrics" / "split-digits" / f"{method}.json"
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+        means = [metrics[name] for name in METRICS]
+        means = [mean["mean"] if isinstance(mean, dict) else mean for mean in means]
+        said = re.findall(r"([\d.−]+) ±", line)
+        assert said == [f"{mean:.2f}".replace("-", "−") for mean in means if mean is not None]
 
 
 def write_report(
