@@ -1,4 +1,4 @@
-"""The tables and figures of docs/results.md, from the CSV files beside this one.
+"""The tables of docs/results.md and figures of it and the notebook, from the CSVs beside this one.
 
     python docs/results/page.py
     python docs/results/page.py --add report --commit 5fd4a9e
@@ -36,6 +36,7 @@ HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "results.md"
 FIGURES = HERE.parent / "figures"
 RUNS = "runs.csv"
+USUAL_SEEDS = "3"  # said once, above the tables
 ORDER = (
     *("adam", "mtl", "er", "curl", "hcl-gr", "hcl-fr", "hcl-gr-ta", "hcl-fr-ta"),
     *("hcl-fr-trimmed-ta", "hcl-fr-measured", "hcl-fr-measured-ta"),
@@ -110,11 +111,11 @@ def summarise(row: Row, runs: Sequence[Row]) -> None:
 
 
 def number(row: Row | None) -> str:
-    """``91.67 ± 0.12``, without a spread where there is one seed."""
+    """``91.67±0.12``, without a spread where there is one seed."""
     if row is None or not row["mean"]:
         return DASH
     spread = float(row["std"]) if row["std"] and row["seeds"] != "1" else None
-    return mean_std(float(row["mean"]), spread)
+    return mean_std(float(row["mean"]), spread).replace(" ", "")
 
 
 def changes(method: Method) -> str:
@@ -125,31 +126,45 @@ def changes(method: Method) -> str:
         f"{round(float(method[f'changes_{name}']['mean']), 2):g}"
         for name in ("true", "found", "false", "misnamed")
     )
+    false = f", {false} false" if false != "0" else ""
     wrong = f", {misnamed} misnamed" if misnamed != "0" else ""
-    return f"{found} of {true}, {false} false{wrong}"
+    return f"{found}/{true}{false}{wrong}"
+
+
+def name_of(name: str, method: Method) -> str:
+    """The method's label, with its number of seeds where it is not the usual one."""
+    seeds = method["average_accuracy"]["seeds"]
+    plural = "" if seeds == "1" else "s"
+    return label(name) + ("" if seeds == USUAL_SEEDS else f", {seeds} seed{plural}")
+
+
+def paper(method: Method, metric: str) -> str:
+    row = method.get(metric)
+    return f"{float(row['paper_mean']):.2f}" if row and row["paper_mean"] else ""
 
 
 def table(benchmark: str, folder: Path = HERE) -> str:
-    """The table of a benchmark, in Markdown."""
-    head = "| method | seeds | average | forgetting | overall | changes found | paper: average "
-    lines = [f"{head}| paper: overall |", "| --- | --- | --- | --- | --- | --- | --- | --- |"]
-    for name, method in read_methods(benchmark, folder).items():
-        paper = (
-            f"{float(row['paper_mean']):.2f}" if row and row["paper_mean"] else DASH
-            for row in (method.get("average_accuracy"), method.get("overall_accuracy"))
-        )
-        ours = (number(method.get(metric)) for metric in METRICS)
-        seeds = method["average_accuracy"]["seeds"]
-        cells = [label(name), seeds, *ours, changes(method), *paper]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    """The table of a benchmark, in Markdown; a column that would be empty is left out."""
+    methods = read_methods(benchmark, folder)
+    columns = {"method": [name_of(name, method) for name, method in methods.items()]}
+    for metric in METRICS:
+        title = metric.removesuffix("_accuracy")
+        columns[title] = [number(method.get(metric)) for method in methods.values()]
+    columns["changes"] = [changes(method) for method in methods.values()]
+    for metric in ("average_accuracy", "overall_accuracy"):
+        title = f"paper: {metric.removesuffix('_accuracy')}"
+        columns[title] = [paper(method, metric) for method in methods.values()]
+    shown = {title: cells for title, cells in columns.items() if any(cells)}
+    lines = ["| " + " | ".join(shown) + " |", "|" + "---|" * len(shown)]
+    lines += ["| " + " | ".join(cells) + " |" for cells in zip(*shown.values(), strict=True)]
+    return "\n".join(re.sub(r"\|\s+(?=\|)", "|", line) for line in lines)
 
 
 def with_tables(page: str, folder: Path = HERE) -> str:
     """The page with the table of each benchmark that it marks."""
     return re.sub(
-        r"(<!-- table: (\S+) -->\n).*?(\n<!-- end -->)",
-        lambda mark: mark[1] + table(mark[2], folder) + mark[3],
+        r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)",
+        lambda mark: mark[1] + table(mark[2], folder) + "\n" + mark[3],
         page,
         flags=re.DOTALL,
     )

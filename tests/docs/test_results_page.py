@@ -1,8 +1,9 @@
-"""The page of results says what the CSV files beside it say."""
+"""The page of results says what the CSV files beside it say, the README what the metrics say."""
 
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +11,9 @@ from types import ModuleType
 import pytest
 
 from hcl.report import report
-from tests.support.imports import load_script
+from hcl.report.paper import METRICS
+from hcl.settings import load_yaml
+from tests.support.imports import ROOT, load_script
 from tests.support.made_runs import make_benchmark, write_result
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,13 +35,55 @@ def test_the_tables_are_those_of_the_files(page: ModuleType) -> None:
     assert page.with_tables(text) == text
 
 
-def test_every_file_that_the_pages_name_is_there() -> None:
-    named = 0
-    for path in (*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")):
-        for name in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-            assert (path.parent / name).is_file(), f"{path.name} names {name}"
-            named += 1
-    assert named > 50
+def test_a_mark_without_a_table_takes_one_and_leaves_the_text_between(page: ModuleType) -> None:
+    mark = "<!-- table: split-cifar10 -->\n<!-- end -->\n"
+    filled = page.with_tables(f"{mark}between\n{mark}")
+    assert filled.count("| MTL, 1 seed | 92.74 |") == 2
+    assert "<!-- end -->\nbetween\n<!-- table" in filled
+
+
+def test_a_column_without_a_number_is_left_out(page: ModuleType) -> None:
+    head = page.table("split-cifar10").splitlines()[0]
+    assert head.startswith("| method | average | forgetting | overall | changes | paper: average |")
+    assert "paper" not in page.table("fashion-mnist-mnist")
+
+
+def known_numbers() -> set[str]:
+    """Every mean in the CSVs, ours and the paper's, and its ratio to that of MTL, as texts."""
+    known = set()
+    for path in (DOCS / "results").glob("*.csv"):
+        means = [row for row in rows(path) if row.get("metric") in METRICS]
+        mtl = {row["metric"]: row for row in means if row["method"] == "mtl"}
+        for row in means:
+            for key in ("mean", "paper_mean"):
+                if row[key]:
+                    known.add(f"{float(row[key]):.2f}")
+                    if row["metric"] in mtl and float(mtl[row["metric"]][key] or 0):
+                        known.add(f"{float(row[key]) / float(mtl[row['metric']][key]):.3f}")
+    return known
+
+
+def test_every_accuracy_in_the_text_is_that_of_a_file() -> None:
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    prose = "\n".join(line for line in text.splitlines() if not line.startswith("|"))
+    said = re.findall(r"\b\d+\.\d{2,3}\b", prose)
+    assert len(said) > 30
+    assert set(said) <= known_numbers()
+
+
+def test_the_table_of_the_readme_is_that_of_the_metrics() -> None:
+    """Its rows are the methods of the grid, in that order."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("-----------  ---")) + 1
+    methods = load_yaml(ROOT / "params.yaml")["grid"]["methods"]
+    assert lines[first + len(methods)] == "```"
+    for method, line in zip(methods, lines[first:], strict=False):
+        path = ROOT / "results" / "metrics" / "split-digits" / f"{method}.json"
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+        means = [metrics[name] for name in METRICS]
+        means = [mean["mean"] if isinstance(mean, dict) else mean for mean in means]
+        said = re.findall(r"([\d.−]+) ±", line)
+        assert said == [f"{mean:.2f}".replace("-", "−") for mean in means if mean is not None]
 
 
 def write_report(
@@ -59,13 +104,13 @@ def test_a_report_replaces_the_methods_that_it_has(page: ModuleType, tmp_path: P
     second = write_report(tmp_path / "b", {"adam": [[], []]})
     page.add(first, "c0ffee", tmp_path)
     before = page.table("toy", tmp_path)
-    assert "| Adam | 2 | 50.00 ± 16.67 |" in before
+    assert "| Adam, 2 seeds | 50.00±16.67 |" in before
     page.add(second, "decade", tmp_path)
     after = page.table("toy", tmp_path)
-    assert "| Adam | 2 | 100.00 ± 0.00 |" in after
+    assert "| Adam, 2 seeds | 100.00±0.00 |" in after
     kept = [line for line in before.splitlines() if "HCL-FR (TA)" in line]
     assert kept == [line for line in after.splitlines() if "HCL-FR (TA)" in line]
-    assert "2 of 2, 1 false" in kept[0]
+    assert "| 2/2, 1 false |" in kept[0]
     commits = {(row["method"], row["commit"]) for row in rows(tmp_path / "toy.csv")}
     assert commits == {("adam", "decade"), ("hcl-fr-ta", "c0ffee")}
     runs = [(row["method"], row["seed"], row["commit"]) for row in rows(tmp_path / "runs.csv")]
