@@ -6,15 +6,12 @@ from pathlib import Path
 
 import click
 
-from hcl.settings import load_yaml
 from stages import options
-from stages.reading import read_seeds, read_tasks
+from stages.reading import read_names, read_tasks, run_options
 
 
 @click.command(cls=options.Command)
-@options.params
-@click.option("--benchmark", required=True, help="Name of the benchmark.")
-@click.option("--method", required=True, help="Name of the method.")
+@run_options
 @click.option("--tasks", type=options.PATH, required=True, help="Tasks file of the benchmark.")
 @click.option("--runs", type=options.PATH, required=True, help="Folder with the runs, one a seed.")
 @click.option(
@@ -26,8 +23,9 @@ from stages.reading import read_seeds, read_tasks
 @click.option("--scores", type=options.PATH, required=True, help="Folder to write (CSV, JSON).")
 def command(
     params: Path,
-    benchmark: str,
-    method: str,
+    benchmark: str | None,
+    method: str | None,
+    settings: Path | None,
     tasks: Path,
     runs: Path,
     embeddings: Path | None,
@@ -46,9 +44,9 @@ def command(
 
     check_file_to_write(metrics, "--metrics")
     check_folder_to_write(scores, "--scores", SCORE_FILES)
-    seeds = read_seeds(load_yaml(params), params)
-    stream = read_tasks(tasks, benchmark)
-    found = scoring.read_runs(runs, stream, method, seeds)
+    asked = read_names(params, benchmark, method, settings)
+    stream = read_tasks(tasks, asked.benchmark)
+    found = scoring.read_runs(runs, stream, asked.method, asked.seeds)
     sources = {}
     if embeddings is not None:
         sources = {s.dataset: read(embeddings / f"{s.dataset}.h5") for s in stream.sources}
@@ -56,7 +54,7 @@ def command(
     attributes = {dataset: source.attributes for dataset, source in sources.items()}
     described = scoring.about(found, stream, attributes)
     view = None
-    model = runs / f"seed-{seeds[0]}.safetensors"
+    model = runs / f"seed-{asked.seeds[0]}.safetensors"
     if sources and model.exists():
         from hcl.evaluate.projection import latent_view
 

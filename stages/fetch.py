@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from stages.options import PATH, Command, params
+from stages.parameters import Parameters
 
 
 @click.command(cls=Command, short_help="Bring a data set into one raw file.")
@@ -33,7 +34,7 @@ def command(params: Path, dataset: str, out: Path, data: Path | None, downloads:
     from hcl.files import check_file_to_write
     from stages.resolve import Resolved  # nothing here depends on it: it only says what is wrong
 
-    parameters = Resolved(params)
+    parameters: Parameters = Resolved(params)
     parameters.check()  # hours before the stage that would notice
     settings = parameters.build(DatasetSettings, f"datasets.{dataset}")
     check_file_to_write(out, "--out")

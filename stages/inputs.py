@@ -12,13 +12,44 @@ from hcl.errors import HCLError
 from hcl.learn.kinds import AnyMethod
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
+from hcl.settings import build
 from hcl.split import first_difference
 from stages import options
-from stages.reading import RunAsked, read_tasks
+from stages.reading import named, names_in, read_settings, read_tasks
+from stages.resolve import Resolved, RunSettings
 
 if TYPE_CHECKING:
     from hcl.records.embeddings import Embeddings
     from hcl.records.tasks import Benchmark
+
+
+class RunAsked(NamedTuple):
+    """Which runs are asked for, and what they are made of."""
+
+    benchmark: str
+    method: str
+    seeds: tuple[int, ...]
+    settings: RunSettings
+    parameters: Resolved | None  # where they come from, if not from a file of settings
+
+
+def read_run_asked(
+    params: Path, benchmark: str | None, method: str | None, settings: Path | None
+) -> RunAsked:
+    """Which runs are asked for, from a file of settings or from the parameter file."""
+    if settings is not None:
+        values = read_settings(settings)
+        run = RunSettings(
+            build(AnyMethod, values.get("method_settings"), settings, "method_settings"),  # type: ignore[arg-type]
+            build(FlowSettings, values.get("flow", {}), settings, "flow"),
+            build(TrainingSettings, values.get("training", {}), settings, "training"),
+        )
+        return RunAsked(*names_in(values, settings), run, None)
+    benchmark, method = named(benchmark, method)
+    parameters = Resolved(params)
+    parameters.check()
+    run = parameters.run(benchmark, method)
+    return RunAsked(benchmark, method, parameters.seeds(), run, parameters)
 
 
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:

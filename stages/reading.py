@@ -1,4 +1,4 @@
-"""What the stages after ``split`` read alike: a run's settings, and the tasks of a benchmark."""
+"""What the stages after ``split`` read alike: which runs are asked for, and their tasks."""
 
 from __future__ import annotations
 
@@ -10,25 +10,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from hcl.errors import HCLError
-from hcl.learn.kinds import AnyMethod
-from hcl.learn.settings import TrainingSettings
-from hcl.model.settings import FlowSettings
 from hcl.settings import build
 from stages import options
-from stages.resolve import Resolved, RunSettings
+from stages.parameters import Parameters
 
 if TYPE_CHECKING:
     from hcl.records.tasks import Benchmark
 
 
-class RunAsked(NamedTuple):
-    """Which runs a stage is asked for, and what they are made of."""
+class RunNames(NamedTuple):
+    """Which runs are asked for."""
 
     benchmark: str
     method: str
     seeds: tuple[int, ...]
-    settings: RunSettings
-    parameters: Resolved | None  # where they come from, if not from a file of settings
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,7 +32,8 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--settings",
             type=options.PATH,
-            help="File that `hcl settings` wrote for the runs, in place of the next three.",
+            help="File that `hcl settings` wrote for the runs, in place of --benchmark, --method "
+            "and --params.",
         ),
         click.option("--method", help="Name of the method, a key of `methods`."),
         click.option("--benchmark", help="Name of the benchmark, a key of `benchmarks`."),
@@ -47,32 +43,31 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def read_run_asked(
-    params: Path, benchmark: str | None, method: str | None, settings: Path | None
-) -> RunAsked:
-    """Which runs are asked for, from a file of settings or from the parameter file."""
-    if settings is not None:
-        return _from_settings(settings)
+def named(benchmark: str | None, method: str | None) -> tuple[str, str]:
+    """Both names, which are needed where there is no file of settings."""
     if benchmark is None or method is None:
         raise click.UsageError("Name the runs with --benchmark and --method, or with --settings.")
-    parameters = Resolved(params)
-    parameters.check()
-    run = parameters.run(benchmark, method)
-    return RunAsked(benchmark, method, parameters.seeds(), run, parameters)
+    return benchmark, method
 
 
-def _from_settings(path: Path) -> RunAsked:
-    values = read_settings(path)
-    names = ("benchmark", "method", "seeds")
-    if not set(names) <= values.keys():
+def read_names(
+    params: Path, benchmark: str | None, method: str | None, settings: Path | None
+) -> RunNames:
+    """Which runs are asked for, by a file of settings or by names."""
+    if settings is None:
+        return RunNames(*named(benchmark, method), Parameters(params).seeds())
+    return names_in(read_settings(settings), settings)
+
+
+def names_in(values: dict[str, Any], path: Path) -> RunNames:
+    """The runs that a file of settings is for."""
+    if not set(RunNames._fields) <= values.keys():
         raise HCLError(f"{path}: not the settings of a run. `hcl settings --out` writes them.")
-    run = RunSettings(
-        build(AnyMethod, values.get("method_settings"), path, "method_settings"),  # type: ignore[arg-type]
-        build(FlowSettings, values.get("flow", {}), path, "flow"),
-        build(TrainingSettings, values.get("training", {}), path, "training"),
+    return RunNames(
+        build(str, values["benchmark"], path, "benchmark"),
+        build(str, values["method"], path, "method"),
+        build(tuple[int, ...], values["seeds"], path, "seeds"),
     )
-    benchmark, method, seeds = (values[name] for name in names)
-    return RunAsked(benchmark, method, tuple(seeds), run, None)
 
 
 def read_settings(path: Path) -> dict[str, Any]:

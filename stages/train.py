@@ -8,8 +8,8 @@ import click
 
 from hcl.files import check_folder_to_write
 from stages import options
-from stages.inputs import input_options, read_inputs
-from stages.reading import read_run_asked, run_options
+from stages.inputs import input_options, read_inputs, read_run_asked
+from stages.reading import run_options
 
 
 @click.command(cls=options.Command, short_help="Learn the tasks of a benchmark with one method.")

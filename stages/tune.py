@@ -10,8 +10,7 @@ import yaml
 from hcl.files import check_file_to_write
 from hcl.tune.settings import TuneSettings
 from stages import options
-from stages.inputs import input_options, read_inputs
-from stages.reading import RunAsked
+from stages.inputs import RunAsked, input_options, read_inputs
 from stages.resolve import Resolved
 
 
