@@ -19,7 +19,6 @@ from hcl.errors import HCLError
 from hcl.evaluate import metrics
 from hcl.records.runs import Run, read_run
 from hcl.records.scores import METRICS, Scores, rounded
-from hcl.records.scores import write_csv as write_csv  # where hcl.tune looks for it
 from hcl.records.tasks import Benchmark, Task
 
 # What an embedding file says of itself that a reader of the results wants to know.

@@ -41,7 +41,7 @@ from hcl.report.page import (
 from hcl.report.study_figures import moons_panels, toy_panel
 from hcl.report.styles import style_of
 
-REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures")
+REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures", "plots")
 UPPER_BOUND = ", ".join(m.label for m in catalogue.METHODS.values() if m.upper_bound)
 
 
@@ -117,6 +117,9 @@ def write_report(
         (folder / "tables.csv").write_text(tables.tidy_csv(both), encoding="utf-8")
         runs = [result for found in results.values() for result in found]
         (folder / "seeds.csv").write_text(tables.seeds_csv(runs), encoding="utf-8")
+        (folder / "plots").mkdir()
+        for name, text in tables.plots_csv(results).items():
+            (folder / "plots" / f"{name}.csv").write_text(text, encoding="utf-8")
         (folder / "headline.txt").write_text(plain + "\n", encoding="utf-8")
         (folder / "tables.md").write_text(_markdown(headlines, tasks), encoding="utf-8")
         latex = "\n".join(tables.latex(table) for table in both)

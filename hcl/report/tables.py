@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from hcl.records.scores import METRICS, Result
@@ -364,6 +364,27 @@ def seeds_csv(results: Sequence[Result]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def plots_csv(results: Mapping[str, Sequence[Result]]) -> dict[str, str]:
+    """Two small files for other programs that plot, ``dvc plots`` among them.
+
+    ``headline`` has a row a method, ``over-time`` one for each method and segment of the stream:
+    the mean accuracy on the tasks shown so far. With several benchmarks a method's name says which.
+    """
+    headline, over_time = io.StringIO(), io.StringIO()
+    rows, steps = (csv.writer(text, lineterminator="\n") for text in (headline, over_time))
+    rows.writerow(("method", *METRICS))
+    steps.writerow(("method", "segment", "accuracy"))
+    for benchmark, found in results.items():
+        for result in found:
+            name = result.method if len(results) == 1 else f"{benchmark} {result.method}"
+            means = (result.metric(metric)[0] for metric in METRICS)
+            rows.writerow((name, *("" if mean is None else f"{mean:.2f}" for mean in means)))
+            for j in range(len(result.stream)):
+                shown = sorted(set(result.stream[: j + 1]))
+                steps.writerow((name, j + 1, f"{result.accuracy[:, shown, j].mean():.2f}"))
+    return {"headline": headline.getvalue(), "over-time": over_time.getvalue()}
 
 
 def _number(name: str) -> int:

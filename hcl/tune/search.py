@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hcl.errors import HCLError
-from hcl.evaluate.scoring import score, write_csv
+from hcl.evaluate.scoring import score
 from hcl.files import replacing
 from hcl.learn.settings import Method, TrainingSettings
 from hcl.model.settings import FlowSettings
 from hcl.records.embeddings import Embeddings
 from hcl.records.runs import read_run
+from hcl.records.scores import write_csv
 from hcl.records.tasks import Benchmark, Part, Task
 from hcl.train import store
 from hcl.train.jobs import run_jobs
