@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import click
+from typing import NamedTuple
 
 from hcl.errors import HCLError
 from hcl.learn.kinds import AnyMethod
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
+from hcl.records.embeddings import Embeddings, read
+from hcl.records.tasks import Benchmark
 from hcl.settings import build
 from hcl.split import first_difference
-from stages import options
 from stages.reading import named, names_in, read_settings, read_tasks
 from stages.resolve import Resolved, RunSettings
-
-if TYPE_CHECKING:
-    from hcl.records.embeddings import Embeddings
-    from hcl.records.tasks import Benchmark
 
 
 class RunAsked(NamedTuple):
@@ -52,23 +46,6 @@ def read_run_asked(
     return RunAsked(benchmark, method, parameters.seeds(), run, parameters)
 
 
-def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that name the inputs."""
-    for option in (
-        click.option(
-            "--embeddings",
-            type=options.PATH,
-            required=True,
-            help="Folder with the embedding files.",
-        ),
-        click.option(
-            "--tasks", type=options.PATH, required=True, help="Tasks file of the benchmark."
-        ),
-    ):
-        command = option(command)
-    return command
-
-
 class Inputs(NamedTuple):
     """The first arguments of ``hcl.train.jobs.train`` and ``hcl.tune.search.tune``, in order."""
 
@@ -82,8 +59,6 @@ class Inputs(NamedTuple):
 
 def read_inputs(asked: RunAsked, tasks: Path, embeddings: Path) -> Inputs:
     """Read the tasks of the runs that are asked for, and their embeddings."""
-    from hcl.records.embeddings import read
-
     if embeddings.is_file():
         raise HCLError(f"{embeddings}: is a file; --embeddings names the folder that it is in.")
     stream = read_tasks(tasks, asked.benchmark)

@@ -43,6 +43,23 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that name the inputs."""
+    for option in (
+        click.option(
+            "--embeddings",
+            type=options.PATH,
+            required=True,
+            help="Folder with the embedding files.",
+        ),
+        click.option(
+            "--tasks", type=options.PATH, required=True, help="Tasks file of the benchmark."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def named(benchmark: str | None, method: str | None) -> tuple[str, str]:
     """Both names, which are needed where there is no file of settings."""
     if benchmark is None or method is None:

@@ -7,17 +7,21 @@ of these (``benchmarks.<benchmark>.tuned.<method>``). All is merged before it is
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hcl.errors import HCLError
+from hcl.files import replacing, write_json
 from hcl.learn.kinds import AnyMethod
-from hcl.learn.settings import TrainingSettings
+from hcl.learn.settings import TrainingSettings, used_settings
 from hcl.model.settings import FlowSettings
 from hcl.settings import Layered, build, did_you_mean, section
-from hcl.split import StreamSettings
+from hcl.split import StreamSettings, as_json
 from stages.parameters import Parameters
 
+SETTINGS_FILES = ("runs", "streams")  # what ``write_settings`` writes
 OF_A_BENCHMARK = ("like", "stream", "flow", "training", "tuned")
 
 
@@ -138,3 +142,29 @@ class Resolved(Parameters):
                     f"{', '.join(known)}."
                 )
             chain.insert(0, like)
+
+
+def described(parameters: Resolved, benchmark: str, method: str | None) -> dict[str, Any]:
+    """A benchmark's stream or, with a method, what a run depends on: no more than it reads."""
+    if method is None:
+        return {"benchmark": benchmark, "stream": as_json(parameters.stream(benchmark))}
+    used = used_settings(*parameters.run(benchmark, method))
+    used = {"method_settings": used.pop("method"), **used}
+    values: dict[str, Any] = json.loads(json.dumps(used))  # tuples as lists
+    return {"benchmark": benchmark, "method": method, **values}
+
+
+def write_settings(parameters: Resolved, out: Path) -> int:
+    """Write a file for each stream and each run of the grid; the number of runs."""
+    grid, seeds = parameters.grid(), parameters.seeds()
+    for name in ("benchmarks", "methods"):
+        if not getattr(grid, name):
+            raise HCLError(f"{parameters.path}: grid.{name} is empty; name at least one.")
+    with replacing(out) as folder:
+        for benchmark in grid.benchmarks:
+            stream = described(parameters, benchmark, None)
+            write_json(folder / "streams" / f"{benchmark}.json", stream)
+            for method in grid.methods:
+                run = described(parameters, benchmark, method) | {"seeds": list(seeds)}
+                write_json(folder / "runs" / benchmark / f"{method}.json", run)
+    return len(grid.benchmarks) * len(grid.methods)

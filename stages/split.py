@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hcl.errors import HCLError
-from hcl.files import check_file_to_write
 from hcl.settings import build
-from hcl.split import StreamSettings, make_benchmark
 from stages import options
 from stages.reading import read_settings
-from stages.resolve import Resolved
+
+if TYPE_CHECKING:
+    from hcl.split import StreamSettings
 
 
 @click.command(cls=options.Command)
@@ -35,8 +36,10 @@ def command(
     Writes index arrays over the embedding files, with labels 0…K−1 within a task, a validation
     part, and the order in which the tasks are shown.
     """
+    from hcl.files import check_file_to_write
     from hcl.records.embeddings import read
     from hcl.records.tasks import write_benchmark
+    from hcl.split import make_benchmark
 
     check_file_to_write(out, "--out")
     name, stream, where = _asked(params, benchmark, settings)
@@ -60,6 +63,8 @@ def _asked(
     params: Path, benchmark: str | None, settings: Path | None
 ) -> tuple[str, StreamSettings, str]:
     """The benchmark's name, its stream, and where that is written."""
+    from hcl.split import StreamSettings
+
     if settings is not None:
         values = read_settings(settings)
         if not {"benchmark", "stream"} <= values.keys():
@@ -68,6 +73,8 @@ def _asked(
         return values["benchmark"], stream, f"{params}: benchmarks.{values['benchmark']}.stream"
     if benchmark is None:
         raise click.UsageError("Name the stream with --benchmark, or with --settings.")
+    from stages.resolve import Resolved
+
     parameters = Resolved(params)
     parameters.check()
     return benchmark, parameters.stream(benchmark), f"{params}: benchmarks.{benchmark}.stream"

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from hcl.files import check_folder_to_write
 from stages import options
-from stages.inputs import input_options, read_inputs, read_run_asked
-from stages.reading import run_options
+from stages.reading import input_options, run_options
 
 
 @click.command(cls=options.Command, short_help="Learn the tasks of a benchmark with one method.")
@@ -31,8 +29,11 @@ def command(
     segment of the stream. What is finished or was stopped is kept in `.hcl/runs` and not trained
     again.
     """
-    asked = read_run_asked(params, benchmark, method, settings)
+    from stages.inputs import read_inputs, read_run_asked
 
+    asked = read_run_asked(params, benchmark, method, settings)  # before torch is imported
+
+    from hcl.files import check_folder_to_write
     from hcl.train.jobs import RUN_FILES, train
     from hcl.train.store import STORE
 

@@ -7,11 +7,8 @@ from pathlib import Path
 import click
 import yaml
 
-from hcl.files import check_file_to_write
-from hcl.tune.settings import TuneSettings
 from stages import options
-from stages.inputs import RunAsked, input_options, read_inputs
-from stages.resolve import Resolved
+from stages.reading import input_options
 
 
 @click.command(cls=options.Command)
@@ -31,6 +28,11 @@ def command(
     parameter file. Test samples are not looked at. What is finished or was stopped is kept in
     `.hcl/runs` and not trained again.
     """
+    from hcl.files import check_file_to_write
+    from hcl.tune.settings import TuneSettings
+    from stages.inputs import RunAsked, read_inputs
+    from stages.resolve import Resolved
+
     check_file_to_write(out, "--out")
     parameters = Resolved(params)
     parameters.check()
