@@ -91,5 +91,5 @@ class Parameters:
             hint = did_you_mean(name, list(SECTIONS))
             if name not in SECTIONS and hint:
                 raise HCLError(f"{self.path}: there is no section {name!r}{hint}.")
-        if "grid" in self.values:
+        if isinstance(self.values.get("grid"), Mapping):
             self.grid()

@@ -41,7 +41,7 @@ class Resolved(Parameters):
         super().check()
         for name in self.declared("benchmarks"):
             self._check_benchmark(name)
-        if "grid" in self.values:
+        if isinstance(self.values.get("grid"), Mapping):
             grid = self.grid()
             for benchmark in grid.benchmarks:
                 self.stream(benchmark)

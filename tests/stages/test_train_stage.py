@@ -12,9 +12,11 @@ from click.testing import CliRunner, Result
 from hcl.model.model_file import load_model
 from hcl.records.runs import read_run
 from hcl.records.tasks import write_benchmark
+from stages.settings import command as settings_command
 from stages.train import command
 from tests.support.blobs import benchmark, blobs_in_64_dimensions, write_project
 
+STREAM = {"tasks": {"dataset": "blobs", "classes_per_task": 2}}
 PARAMS = {
     "seeds": [0, 1],
     "benchmarks": {
@@ -24,8 +26,12 @@ PARAMS = {
         }
     },
     "methods": {
-        "adam": {},
-        "hcl-fr-ta": {"memory": "functional", "tasks": "detected", "alpha": 10},
+        "adam": {"kind": "flow"},
+        "hcl-fr-ta": {
+            "kind": "flow",
+            "memory": {"kind": "functional", "alpha": 10},
+            "detection": {},
+        },
         "slda": {"kind": "slda"},
     },
 }
@@ -57,8 +63,11 @@ def test_a_run_file_for_each_seed(project, method):
         read = read_run(f"runs/{method}/seed-{seed}.h5")
         assert (read.benchmark, read.method, read.seed) == ("blobs", method, seed)
         assert read.predicted_class.shape == (2, 20)
-        assert read.settings["flow"]["couplings"] == 2
-        assert read.settings["training"]["learning_rate"] == 1e-3
+        if method == "slda":  # nothing else has any influence
+            assert set(read.settings) == {"method"}
+        else:
+            assert read.settings["flow"]["couplings"] == 2
+            assert read.settings["training"]["learning_rate"] == 1e-3
     assert (read.trace is not None) == (method == "hcl-fr-ta")
 
 
@@ -88,23 +97,35 @@ def test_mistakes_are_one_line_and_leave_nothing(project):
     refuse("there is no 'methods.adams' (did you mean 'adam'?)", "adams")
     Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "seeds": [1, 1]}))
     refuse("seeds is [1, 1]")
-    wrong = {**PARAMS, "methods": {"adam": {"memory": "endless"}}}
+    wrong = {**PARAMS, "methods": {"adam": {"kind": "flow", "memory": "endless"}}}
     Path("params.yaml").write_text(yaml.safe_dump(wrong))
     refuse("methods.adam.memory is 'endless'")
     trimmed = {**PARAMS["methods"]["hcl-fr-ta"], "detection": {"trim": 16}}
     Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "methods": {"hcl-fr-ta": trimmed}}))
-    refuse("params.yaml: methods.hcl-fr-ta: detection.trim: is 16 samples", "hcl-fr-ta")
+    refuse("params.yaml: methods.hcl-fr-ta.detection.trim: is 16 samples", "hcl-fr-ta")
 
 
-def test_changes_for_a_benchmark_that_is_not_there_are_noted(project):
-    slda = {"kind": "slda", "benchmarks": {"blob": {"shrinkage": 0.5}}}
-    Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "methods": {"slda": slda}}))
-    result = run("slda")
-    assert result.exit_code == 0
-    assert result.stderr == (
-        "Note: params.yaml: methods.slda.benchmarks.blob: there is no benchmark of that name "
-        "(did you mean 'blobs'?); it is not used.\n"
-    )
+def test_a_file_of_settings_takes_the_place_of_names(project):
+    assert run("adam").exit_code == 0
+    by_name = Path("runs/adam/seed-0.h5").read_bytes()
+    values = {**PARAMS, "grid": {"benchmarks": ["blobs"], "methods": ["adam"]}}
+    values["benchmarks"] = {"blobs": {**PARAMS["benchmarks"]["blobs"], "stream": STREAM}}
+    Path("params.yaml").write_text(yaml.safe_dump(values))
+    written = CliRunner().invoke(settings_command, ["--out", "settings"])
+    assert written.exit_code == 0, written.output
+    Path("params.yaml").unlink()
+    file = "settings/runs/blobs/adam.json"
+    options = ["--settings", file, "--tasks", "tasks.h5", "--embeddings", "embeddings"]
+    result = CliRunner().invoke(command, [*options, "--out", "again"])
+    assert result.output == "again: 2 runs, 2 from .hcl/runs\n"
+    assert Path("again/seed-0.h5").read_bytes() == by_name
+    Path(file).write_text("{}")
+    result = CliRunner().invoke(command, [*options, "--out", "again"])
+    assert result.exit_code == 1
+    assert file in result.output
+    result = CliRunner().invoke(command, [*options[2:], "--out", "again"])
+    assert result.exit_code == 2
+    assert "--benchmark and --method, or with --settings" in result.output
 
 
 def test_inputs_that_do_not_belong_together_are_refused(project):
