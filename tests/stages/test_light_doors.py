@@ -17,7 +17,7 @@ extract: {batchsize: 3}
 moons: {flow: {hiden: 3}}
 toy_losses: {gama: 1}
 """
-HEAVY = ("torch", "timm", "sklearn", "scipy", "matplotlib")
+HEAVY = ("torch", "timm", "sklearn", "matplotlib")  # a second or more each
 SLIPS = [
     ("fetch", ("--dataset", "digits"), "datasets.digits.pth is not a known key"),
     ("extract", ("--raw", "raw.h5"), "extract.batchsize is not a known key"),
