@@ -12,12 +12,10 @@ points lie at even steps along the first moon, so that each speaks for a part of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 
 import torch
 from torch import Tensor
 
-from hcl.model.flows import FlowSettings
 from hcl.model.hybrid import HybridModel, build_model
 from hcl.model.losses import functional_loss, likelihood_loss, replay_loss
 from hcl.records.studies import VIEW, Array, MoonsStudy
@@ -56,8 +54,7 @@ def _study(settings: MoonsSettings) -> MoonsStudy:
     angles = torch.pi * (torch.arange(REPLAY_POINTS) + 0.5) / REPLAY_POINTS
     replay = moon(0, angles, 0.0, draw)
 
-    flow = FlowSettings(**asdict(settings.flow))
-    model = build_model(flow, (2,), 1, draw, settings.mean_scale)
+    model = build_model(settings.flow, (2,), 1, draw, settings.mean_scale)
     model.flow.initialise(first)
     model.add_task(draw)
     _train(model, first, 0, settings, lambda _: torch.zeros(()))

@@ -4,25 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class MoonsFlow:
-    """How large the RealNVP is: the keys of ``hcl.model.flows.FlowSettings`` that fit the plane."""
-
-    couplings: int = 8
-    hidden_layers: int = 3
-    hidden: int = 512
-    bound: float = 3.0
-    spread: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("couplings", "hidden_layers", "hidden"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be 1 or more, found {getattr(self, name)}")
-        if not self.bound > 0:
-            raise ValueError(f"bound: must be positive, found {self.bound}")
-        if not 0 <= self.spread < float("inf"):
-            raise ValueError(f"spread: must be 0 or more, found {self.spread}")
+from hcl.model.settings import FlowSettings
 
 
 @dataclass(frozen=True)
@@ -49,8 +31,8 @@ class MoonsSettings:
     learning_rate: float = 3e-3
     alpha: float = 100.0
     mean_scale: float = 3.0
-    flow: MoonsFlow = field(
-        default_factory=lambda: MoonsFlow(couplings=4, hidden_layers=2, hidden=64)
+    flow: FlowSettings = field(
+        default_factory=lambda: FlowSettings(couplings=4, hidden_layers=2, hidden=64)
     )
     grid: int = 140
     seed: int = 0
@@ -62,6 +44,10 @@ class MoonsSettings:
         for name in ("noise", "learning_rate", "alpha", "mean_scale", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: is {getattr(self, name)}; expected 0 or more.")
+        if self.flow.kind != "realnvp":
+            raise ValueError(
+                f"flow.kind: the moons are vectors; take realnvp, not {self.flow.kind}"
+            )
 
 
 @dataclass(frozen=True)
