@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from stages import options
+from stages.options import CHECKED
 from stages.reading import read_names, read_tasks, run_options
 
 
@@ -49,7 +50,7 @@ def command(
     found = scoring.read_runs(runs, stream, asked.method, asked.seeds)
     sources = {}
     if embeddings is not None:
-        sources = {s.dataset: read(embeddings / f"{s.dataset}.h5") for s in stream.sources}
+        sources = {s.dataset: read(embeddings / f"{s.dataset}.h5", CHECKED) for s in stream.sources}
     scored = [scoring.score(run, stream) for run in found]
     attributes = {dataset: source.attributes for dataset, source in sources.items()}
     described = scoring.about(found, stream, attributes)

@@ -13,6 +13,7 @@ from hcl.records.embeddings import Embeddings, read
 from hcl.records.tasks import Benchmark
 from hcl.settings import build
 from hcl.split import first_difference
+from stages.options import CHECKED
 from stages.reading import named, names_in, read_settings, read_tasks
 from stages.resolve import Resolved, RunSettings
 
@@ -70,5 +71,5 @@ def read_inputs(asked: RunAsked, tasks: Path, embeddings: Path) -> Inputs:
                 f"{asked.parameters.path} asks for: {difference}. Make it again with `hcl split`, "
                 f"or `dvc repro split@{asked.benchmark}`."
             )
-    sources = {s.dataset: read(embeddings / f"{s.dataset}.h5") for s in stream.sources}
+    sources = {s.dataset: read(embeddings / f"{s.dataset}.h5", CHECKED) for s in stream.sources}
     return Inputs(stream, sources, asked.method, *asked.settings)

@@ -12,6 +12,8 @@ from hcl.errors import HCLError
 # Existence is checked by the readers: they know how to say what to do about it.
 PATH = click.Path(path_type=Path)
 
+CHECKED = Path(".hcl/checked.json")  # embedding files that were found whole
+
 params = click.option(
     "--params",
     "params",

@@ -10,6 +10,7 @@ import click
 from hcl.errors import HCLError
 from hcl.settings import build
 from stages import options
+from stages.options import CHECKED
 from stages.reading import read_settings
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def command(
                 f"that {dataset!r} is in grid.datasets of {params}; then `dvc repro "
                 f"extract@{dataset}`."
             )
-    sources = {dataset: read(embeddings / f"{dataset}.h5") for dataset in stream.datasets}
+    sources = {dataset: read(embeddings / f"{dataset}.h5", CHECKED) for dataset in stream.datasets}
     made = make_benchmark(name, stream, sources, where)
     write_benchmark(out, made)
     order = " ".join(str(segment.task + 1) for segment in made.stream)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcl.errors import HCLError
-from hcl.files import fingerprint, replacing
+from hcl.files import fingerprint, replacing, write_json
 
 FORMAT = "hcl-embeddings/1"
 TRAIN, TEST = 0, 1
@@ -92,11 +92,16 @@ def write(
             file.attrs[name] = attributes[name]
 
 
-def read(path: str | Path) -> Embeddings:
+def read(path: str | Path, checked: Path | None = None) -> Embeddings:
     """Read an embedding file and check all of it; any fault is an ``HCLError``.
 
     Checked are layout, shapes, dtypes, labels, split, the fingerprint, that every value is finite,
     and the SHA-256 of the content. Memory stays flat: ``x`` is mapped and read a part at a time.
+
+    Args:
+        path: the file.
+        checked: a small file that remembers what was found whole; where size and time of ``path``
+            are as they were then, its values are not read again.
     """
     path = Path(path)
     try:
@@ -108,6 +113,9 @@ def read(path: str | Path) -> Embeddings:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise _broken(path, f"it cannot be read ({reason})") from error
     _check_labels(embeddings, path)
+    seen = _Checked(checked, path, embeddings.attributes["content_sha256"])
+    if seen.before:
+        return embeddings
     digest = _Digest(embeddings.x.shape)
     for start, stop in _parts(embeddings.x):
         part = embeddings.x[start:stop]
@@ -115,7 +123,29 @@ def read(path: str | Path) -> Embeddings:
         digest.update(part)
     if digest.finish(embeddings.y, embeddings.split) != embeddings.attributes["content_sha256"]:
         raise _broken(path, "its content does not have the SHA-256 that it names")
+    seen.remember()
     return embeddings
+
+
+class _Checked:
+    """Whether a file was found whole before, and has not been touched since."""
+
+    def __init__(self, memory: Path | None, path: Path, digest: str) -> None:
+        found = path.stat()
+        self.memory, self.name = memory, str(path.resolve())
+        self.now = [found.st_size, found.st_mtime_ns, found.st_ino, digest]
+        self.before = self._known().get(self.name) == self.now
+
+    def _known(self) -> dict[str, Any]:
+        try:
+            known = json.loads(self.memory.read_text(encoding="utf-8")) if self.memory else {}
+        except (OSError, ValueError):  # nothing is lost: the file is checked once more
+            return {}
+        return known if isinstance(known, dict) else {}
+
+    def remember(self) -> None:
+        if self.memory is not None:
+            write_json(self.memory, self._known() | {self.name: self.now})
 
 
 def _load(file: h5py.File, path: Path) -> Embeddings:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from dataclasses import dataclass, field
 from typing import Literal
+
+from hcl.learn.kinds import AnyMethod
+from hcl.settings import did_you_mean
 
 Metric = Literal["average", "overall"]
 Value = int | float
@@ -47,7 +52,11 @@ class TuneSettings:
     samples_per_task: int | None = None
 
     def __post_init__(self) -> None:
+        known = sorted(known_keys())
         for key, values in self.listed().items():
+            if key not in known:
+                hint = did_you_mean(key, known)
+                raise ValueError(f"values.{key}: no kind of method has such a key{hint}.")
             if len(set(values)) != len(values):
                 raise ValueError(f"values.{key}: a value stands twice in {list(values)}.")
         if self.seed < 0:
@@ -66,3 +75,15 @@ class TuneSettings:
             else:
                 found |= {f"{name}.{inner}": listed for inner, listed in values.items()}
         return found
+
+
+def known_keys() -> set[str]:
+    """Every dotted key that some kind of method has, sections within a method included."""
+    found = set()
+    for method in typing.get_args(AnyMethod):
+        for name, hint in typing.get_type_hints(method).items():
+            found.add(name)
+            for inner in typing.get_args(hint):
+                if dataclasses.is_dataclass(inner):
+                    found |= {f"{name}.{field.name}" for field in dataclasses.fields(inner)}
+    return found

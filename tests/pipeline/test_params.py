@@ -8,56 +8,56 @@ from typing import Any
 
 import pytest
 
-from hcl.extract.extraction import ExtractSettings
+from hcl.extract.settings import ExtractSettings
 from hcl.fetch.datasets import DatasetSettings
-from hcl.learn.learners import MethodSettings
-from hcl.model.flows import FlowSettings
-from hcl.settings import build, load_yaml, section
-from hcl.split import StreamSettings
-from hcl.studies.moons import MoonsSettings
-from hcl.studies.toy_losses import ToySettings
-from hcl.train.loop import TrainingSettings
-from hcl.tune import TuneSettings
+from hcl.studies.settings import MoonsSettings, ToySettings
+from stages.parameters import Grid
+from stages.resolve import Resolved
 from tests.support.imports import ROOT, load_script
 
-PARAMS = ROOT / "params.yaml"
-VALUES = load_yaml(PARAMS)
+PARAMETERS = Resolved(ROOT / "params.yaml")
+VALUES = PARAMETERS.values
 SECTIONS: list[tuple[str, Any]] = [
     ("extract", ExtractSettings),
     ("moons", MoonsSettings),
     ("toy_losses", ToySettings),
-    ("tune", TuneSettings),
     *((f"datasets.{name}", DatasetSettings) for name in VALUES["datasets"]),
-    *((f"methods.{name}", MethodSettings) for name in VALUES["methods"]),
-    *((f"benchmarks.{name}.stream", StreamSettings) for name in VALUES["benchmarks"]),
-    *((f"benchmarks.{name}.flow", FlowSettings) for name in VALUES["benchmarks"]),
-    *((f"benchmarks.{name}.training", TrainingSettings) for name in VALUES["benchmarks"]),
 ]
 
 
 @pytest.mark.parametrize(("key", "settings"), SECTIONS)
 def test_a_section_is_valid(key: str, settings: type) -> None:
-    assert isinstance(build(settings, section(VALUES, key, PARAMS), PARAMS, key), settings)
+    assert isinstance(PARAMETERS.build(settings, key), settings)
+
+
+def test_the_whole_file_passes_the_check() -> None:
+    PARAMETERS.check()
+
+
+@pytest.mark.parametrize("benchmark", VALUES["benchmarks"])
+def test_every_method_can_be_run_on_every_benchmark(benchmark: str) -> None:
+    assert set(PARAMETERS.stream(benchmark).datasets) <= set(VALUES["datasets"])
+    for method in VALUES["methods"]:
+        settings = PARAMETERS.run(benchmark, method)
+        assert (settings.method.detection is not None) == method.endswith("-ta")
 
 
 def test_there_is_no_section_that_nothing_reads() -> None:
-    read = {key.split(".")[0] for key, _ in SECTIONS} | {"grid", "seeds"}
-    assert set(VALUES) == read
+    read = {key.split(".")[0] for key, _ in SECTIONS}
+    assert set(VALUES) == read | {"grid", "seeds", "benchmarks", "methods"}
 
 
 def test_the_grid_names_what_is_declared() -> None:
-    assert set(VALUES["grid"]) == {"datasets", "benchmarks", "methods"}
-    for kind, names in VALUES["grid"].items():
-        assert set(names) <= set(VALUES[kind])
-    for name in VALUES["grid"]["benchmarks"]:
-        stream = build(StreamSettings, VALUES["benchmarks"][name]["stream"], PARAMS)
-        assert set(stream.datasets) <= set(VALUES["grid"]["datasets"])
+    assert set(VALUES["grid"]) == set(Grid._fields)
+    grid = PARAMETERS.grid()
+    for name in grid.benchmarks:
+        assert set(PARAMETERS.stream(name).datasets) <= set(grid.datasets)
 
 
-def test_overrides_name_benchmarks_that_exist() -> None:
-    for name, values in VALUES["methods"].items():
-        method = build(MethodSettings, values, PARAMS, f"methods.{name}")
-        assert set(method.benchmarks) <= set(VALUES["benchmarks"])
+def test_the_file_can_be_read_at_one_sitting_and_has_no_anchors() -> None:
+    text = PARAMETERS.path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert not [line for line in text.splitlines() if ": *" in line or ": &" in line]
 
 
 @pytest.fixture(scope="module")

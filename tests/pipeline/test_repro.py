@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import h5py
@@ -25,7 +24,7 @@ def test_each_edit_runs_just_what_it_touches(tmp_path: Path) -> None:
     trees = runs_of("trees-hcl-fr")
 
     embedded = {"extract@pictures", "split@trees", *trees}
-    assert repro(project) == {"fetch@pictures", *embedded, "moons", "toy-losses"}
+    assert repro(project) == {"settings", "fetch@pictures", *embedded, "moons", "toy-losses"}
     with h5py.File(project / "data/embeddings/pictures.h5") as file:
         assert file["x"].shape == (84, 1280)
     assert (project / "report/index.html").stat().st_size > 5_000
@@ -36,7 +35,7 @@ def test_each_edit_runs_just_what_it_touches(tmp_path: Path) -> None:
     backbone = values["extract"]["backbone"]
     values["extract"]["backbone"] = "tf_efficientnet_lite1.in1k"
     write_params(project, values)
-    assert repro(project) == embedded
+    assert repro(project) == {"settings", *embedded}
     values["extract"]["backbone"] = backbone
     write_params(project, values)
     assert repro(project) == set()
@@ -46,34 +45,47 @@ def test_each_edit_runs_just_what_it_touches(tmp_path: Path) -> None:
     before = sha256_of(run)
     values["seeds"] = [0, 1]
     write_params(project, values)
-    assert repro(project) == trees
+    assert repro(project) == {"settings", *trees}
     assert sha256_of(run) == before
     assert run.with_name("seed-1.h5").exists()
 
     values["grid"]["methods"] = ["adam", "hcl-fr"]
     write_params(project, values)
-    assert repro(project) == runs_of("trees-adam")
+    assert repro(project) == {"settings", *runs_of("trees-adam")}
 
     values["grid"]["methods"] = ["hcl-fr"]
     values["grid"]["benchmarks"] = ["trees", "again"]
-    values["benchmarks"]["again"] = copy.deepcopy(values["benchmarks"]["trees"])
-    values["benchmarks"]["again"]["stream"]["order"] = [2, 1, 2]
+    values["benchmarks"]["again"] = {"like": "trees", "stream": {"order": [2, 1, 2]}}
     write_params(project, values)
-    assert repro(project) == {"split@again", *runs_of("again-hcl-fr")}
+    assert repro(project) == {"settings", "split@again", *runs_of("again-hcl-fr")}
 
-    values["methods"]["hcl-fr"]["alpha"] = 3.0
-    values["grid"]["benchmarks"] = ["trees"]
+    # A change for one benchmark touches no stage of the others.
+    values["benchmarks"]["again"]["tuned"] = {"hcl-fr": {"memory": {"alpha": 2.0}}}
     write_params(project, values)
-    assert repro(project) == trees
+    assert repro(project) == {"settings", *runs_of("again-hcl-fr")}
+    values["benchmarks"]["again"]["stream"]["epochs"] = 3
+    write_params(project, values)
+    assert repro(project) == {"settings", "split@again", *runs_of("again-hcl-fr")}
+
+    values["methods"]["hcl-fr"]["memory"]["alpha"] = 3.0  # on "again" it is tuned
+    write_params(project, values)
+    assert repro(project) == {"settings", *trees}
+    values["grid"]["benchmarks"] = ["trees"]
 
     # The report lists the grid of the parameters, not what lies on disk.
     values["grid"] = {"datasets": ["pictures"], "benchmarks": ["trees"], "methods": ["adam"]}
     write_params(project, values)
-    assert repro(project) == {"report"}
+    assert repro(project) == {"settings", *runs_of("trees-adam")} - {"x"}
     page = (project / "report/tables.csv").read_text()
     assert "trees" in page
     assert "adam" in page.lower()
     assert "again" not in page
     assert "hcl-fr" not in page.lower()
 
-    assert "average_accuracy" in dvc(project, "metrics", "show")
+    shown = dvc(project, "metrics", "show")
+    assert "average_accuracy" in shown
+    assert len(shown.splitlines()[0].split()) <= 6  # the path and a handful of numbers
+    plots = dvc(project, "plots", "show", "--json")
+    assert "average accuracy" in plots
+    assert "accuracy on the tasks so far" in plots
+    assert not dvc(project, "status").count("modified")

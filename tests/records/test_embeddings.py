@@ -193,3 +193,25 @@ def test_reading_keeps_little_in_memory(tmp_path, monkeypatch):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2_000_000
+
+
+def test_what_was_found_whole_is_not_read_again_until_it_is_touched(path, tmp_path, monkeypatch):
+    memory = tmp_path / "memory" / "checked.json"
+    read(path, memory)
+    looked_at = []
+    monkeypatch.setattr(
+        hcl.records.embeddings, "_check_finite", lambda *arguments: looked_at.append(arguments)
+    )
+    np.testing.assert_array_equal(read(path, memory).x, X)
+    assert not looked_at
+    write(path, X + 1, Y, SPLIT, provenance())
+    looked_at.clear()  # writing looks as well
+    read(path, memory)
+    assert looked_at
+    with h5py.File(path, "r+") as file:
+        file["x"][3, 2] = 7
+    with pytest.raises(HCLError, match="SHA-256"):
+        read(path, memory)
+    memory.write_text("[]")
+    write(path, X, Y, SPLIT, provenance())
+    np.testing.assert_array_equal(read(path, memory).x, X)
