@@ -20,7 +20,6 @@ from stages.reading import read_names, read_tasks, run_options
     type=options.PATH,
     help="Folder with the embedding files: adds their provenance and a view of the latent space.",
 )
-@click.option("--metrics", type=options.PATH, required=True, help="Headline to write (JSON).")
 @click.option("--scores", type=options.PATH, required=True, help="Folder to write (CSV, JSON).")
 def command(
     params: Path,
@@ -30,20 +29,18 @@ def command(
     tasks: Path,
     runs: Path,
     embeddings: Path | None,
-    metrics: Path,
     scores: Path,
 ) -> None:
     """Score the runs of one method on one benchmark.
 
-    Writes the headline, means over the seeds, as JSON; and the whole summary, every accuracy,
-    every seed, the detector's trace and what was run as tidy files.
+    Writes the paper's metrics, mean and standard deviation over the seeds, every accuracy, every
+    seed, the detector's trace and what was run as tidy files.
     """
     from hcl.evaluate import scoring
-    from hcl.files import check_file_to_write, check_folder_to_write, write_json
+    from hcl.files import check_folder_to_write
     from hcl.records.embeddings import read
     from hcl.records.scores import SCORE_FILES, write_scores
 
-    check_file_to_write(metrics, "--metrics")
     check_folder_to_write(scores, "--scores", SCORE_FILES)
     asked = read_names(params, benchmark, method, settings)
     stream = read_tasks(tasks, asked.benchmark)
@@ -62,5 +59,4 @@ def command(
         view = latent_view(model, stream, sources, [int(j) for j in found[0].added_in])
     summary = scoring.summarise(scored)
     write_scores(scores, found, scored, summary, described, view)
-    write_json(metrics, scoring.headline(summary))
-    click.echo(f"{metrics}: {scoring.in_words(summary)}")
+    click.echo(f"{scores}: {scoring.in_words(summary)}")

@@ -113,18 +113,6 @@ def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
     return summary
 
 
-def headline(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """The few numbers that stand for a method on a benchmark: means over seeds.
-
-    In percent; of task-agnostic methods also how many changes of task were found, and how many
-    verdicts were false.
-    """
-    numbers = {name: summary[name]["mean"] for name in METRICS}
-    if "changes" in summary:
-        numbers |= {f"changes_{n}": summary["changes"][n]["mean"] for n in ("found", "false")}
-    return numbers
-
-
 def in_words(summary: Mapping[str, Any]) -> str:
     """The line that ``hcl evaluate`` prints."""
     said = []

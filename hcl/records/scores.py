@@ -59,6 +59,18 @@ class Scores:
     changes: Mapping[str, float] | None  # counts of task-agnostic methods, by name
 
 
+def headline(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """The few numbers that stand for a method on a benchmark: means over seeds.
+
+    In percent; of task-agnostic methods also how many changes of task were found, and how many
+    verdicts were false.
+    """
+    numbers = {name: summary[name]["mean"] for name in METRICS}
+    if "changes" in summary:
+        numbers |= {f"changes_{n}": summary["changes"][n]["mean"] for n in ("found", "false")}
+    return numbers
+
+
 @dataclass(frozen=True)
 class Result:
     """One method on one benchmark, as read; numbers in percent, tasks counted from 0."""

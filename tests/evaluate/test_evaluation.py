@@ -13,7 +13,7 @@ import pytest
 
 from hcl.errors import HCLError
 from hcl.evaluate import scoring
-from hcl.records.scores import write_scores
+from hcl.records.scores import headline, write_scores
 from tests.support.made_runs import BATCHES, make_benchmark, make_run, write_runs
 
 # After the last segment, samples 0 and 1 (task 0) and 6 (task 2) are wrong; after the first, 0.
@@ -102,18 +102,18 @@ def test_the_headline_is_a_handful_of_means() -> None:
     told = [make_run(benchmark, seed=0), make_run(benchmark, seed=1, wrong=WRONG)]
     summary = scoring.summarise([scoring.score(run, benchmark) for run in told])
     average = summary["average_accuracy"]["mean"]
-    assert scoring.headline(summary) == {
+    assert headline(summary) == {
         "average_accuracy": average,
         "forgetting": 6.25,
         "overall_accuracy": 87.5,
     }
     seeking = [make_run(benchmark, verdicts=v) for v in ({BATCHES: 1, BATCHES + 1: 1}, {})]
     summary = scoring.summarise([scoring.score(run, benchmark) for run in seeking])
-    headline = scoring.headline(summary)
-    assert list(headline)[3:] == ["changes_found", "changes_false"]
-    assert (headline["changes_found"], headline["changes_false"]) == (0.5, 0.5)
+    shown = headline(summary)
+    assert list(shown)[3:] == ["changes_found", "changes_false"]
+    assert (shown["changes_found"], shown["changes_false"]) == (0.5, 0.5)
     blind = scoring.score(make_run(benchmark, "curl", tasks_known=False), benchmark)
-    assert scoring.headline(scoring.summarise([blind]))["overall_accuracy"] is None
+    assert headline(scoring.summarise([blind]))["overall_accuracy"] is None
 
 
 def test_files_are_tidy_complete_and_counted_from_one(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_each_edit_runs_just_what_it_touches(tmp_path: Path) -> None:
     # The report lists the grid of the parameters, not what lies on disk.
     values["grid"] = {"datasets": ["pictures"], "benchmarks": ["trees"], "methods": ["adam"]}
     write_params(project, values)
-    assert repro(project) == {"settings", *runs_of("trees-adam")} - {"x"}
+    assert repro(project) == {"settings", "report"}
     page = (project / "report/tables.csv").read_text()
     assert "trees" in page
     assert "adam" in page.lower()
@@ -84,7 +84,7 @@ def test_each_edit_runs_just_what_it_touches(tmp_path: Path) -> None:
 
     shown = dvc(project, "metrics", "show")
     assert "average_accuracy" in shown
-    assert len(shown.splitlines()[0].split()) <= 6  # the path and a handful of numbers
+    assert len(shown.splitlines()[0].split()) <= 6  # the path and a handful of numbers a method
     plots = dvc(project, "plots", "show", "--json")
     assert "average accuracy" in plots
     assert "accuracy on the tasks so far" in plots

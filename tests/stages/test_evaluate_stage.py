@@ -33,7 +33,7 @@ def evaluate(folder: Path, *more: str, benchmark: str = "toy", seeds: str = "[0,
             *("evaluate", "--params", str(folder / "params.yaml")),
             *("--benchmark", benchmark, "--method", "hcl-fr-ta"),
             *("--tasks", str(folder / "tasks/toy.h5"), "--runs", runs),
-            *("--metrics", str(folder / "metrics.json"), "--scores", str(folder / "scores")),
+            *("--scores", str(folder / "scores")),
             *more,
         ],
     )
@@ -74,20 +74,13 @@ def test_summary_and_scores_are_written(tmp_path: Path) -> None:
     prepare(tmp_path)
     result = evaluate(tmp_path)
     assert result.exit_code == 0, result.output
-    assert json.loads((tmp_path / "metrics.json").read_text()) == {
-        "average_accuracy": 93.75,
-        "forgetting": 12.5,
-        "overall_accuracy": 91.6667,
-        "changes_found": 1.0,
-        "changes_false": 0.0,
-    }
     summary = json.loads((tmp_path / "scores/summary.json").read_text())
     # Seed 1 loses one of the four samples of task 1, one of six in all.
     assert summary["average_accuracy"] == {"mean": 93.75, "std": 6.25}
     assert summary["overall_accuracy"] == {"mean": 91.6667, "std": 8.3333}
     assert summary["changes"]["delay"] == {"mean": 2.0, "std": 0.0}
     assert (
-        "metrics.json: average accuracy 93.75 ± 6.25 %, overall accuracy 91.67 ± 8.33 %, "
+        "scores: average accuracy 93.75 ± 6.25 %, overall accuracy 91.67 ± 8.33 %, "
         "forgetting 12.50 ± 12.50 %, 1 of 1 changes found, 0 false (2 seeds)"
     ) in result.output
     written = sorted(path.name for path in (tmp_path / "scores").iterdir())
@@ -118,7 +111,7 @@ def test_embeddings_of_another_split_are_refused(tmp_path: Path) -> None:
     result = evaluate(tmp_path, "--embeddings", str(tmp_path / "embeddings"))
     assert result.exit_code == 1
     assert "the embeddings are not those that toy was split from" in result.output
-    assert not (tmp_path / "metrics.json").exists()
+    assert not (tmp_path / "scores").exists()
 
 
 def test_tasks_of_another_benchmark_are_refused(tmp_path: Path) -> None:
