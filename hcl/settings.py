@@ -192,8 +192,8 @@ def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
         if name not in fields:
             hint = did_you_mean(str(name), list(fields))
             raise HCLError(
-                f"{place.where}: {place.at(name)} is not a known key{hint}"
-                f"{_of_kind(kind, value)}. Allowed: {', '.join(fields)}."
+                f"{place.where}: {place.at(name)} is not a known key{_of_kind(kind, value)}"
+                f"{hint}. Allowed: {', '.join(fields)}."
             )
     hints = typing.get_type_hints(kind)
     arguments = {}
