@@ -90,7 +90,10 @@ INERT = [  # a key that another kind has, and what the message says of it
     ({"kind": "flow", "tasks": "detected"}, "m.tasks is not a known key of kind flow."),
     ({"kind": "curl", "memory": {"kind": "none"}}, "m.memory is not a known key of kind curl."),
     ({"kind": "curl", "detection": {}}, "m.detection is not a known key of kind curl."),
-    ({"kind": "curl", "learning_rate_decay": 1}, "m.learning_rate_decay is not a known key of kind c"),
+    (
+        {"kind": "curl", "learning_rate_decay": 1},
+        "m.learning_rate_decay is not a known key",
+    ),
     ({"kind": "ncm", "shrinkage": 0.1}, "m.shrinkage is not a known key of kind ncm."),
     ({"kind": "ncm", "learning_rate": 1}, "m.learning_rate is not a known key of kind ncm."),
     ({"kind": "slda", "ridge": 0.1}, "m.ridge is not a known key of kind slda."),

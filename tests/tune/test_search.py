@@ -10,43 +10,51 @@ import numpy as np
 import pytest
 
 from hcl.errors import HCLError
-from hcl.learn.detection import DetectionSettings
-from hcl.learn.learners import MethodChanges, MethodSettings
-from hcl.learn.plus import PlusSettings
-from hcl.learn.vae import VAESettings
-from hcl.model.flows import FlowSettings
+from hcl.learn.closed_form.settings import NearestMeanMethod, RanPACMethod, StreamingLDAMethod
+from hcl.learn.curl.settings import CurlMethod
+from hcl.learn.flow.detection import DetectionSettings
+from hcl.learn.flow.settings import FlowMethod, FunctionalSettings
+from hcl.learn.kinds import AnyMethod
+from hcl.learn.plus.settings import GaussianRule, LearnsAll, LearnsFirst, PlusMethod
+from hcl.learn.settings import TrainingSettings
+from hcl.model.settings import FlowSettings
 from hcl.records.runs import read_run
 from hcl.records.tasks import Part
-from hcl.settings import build, load_yaml
-from hcl.train.loop import TrainingSettings
-from hcl.tune import (
+from hcl.settings import Layered, build, load_yaml
+from hcl.tune.search import (
     Point,
     Trial,
-    TuneSettings,
     Tuning,
     best_of,
+    nested,
     on_validation,
     search,
     tune,
+    with_values,
     write_tuning,
 )
+from hcl.tune.settings import TuneSettings
 from tests.support.blobs import benchmark, blobs_in_64_dimensions, with_validation
 
 FLOW = FlowSettings(couplings=2, hidden_layers=1, hidden=8)
 TRAINING = TrainingSettings(learning_rate=1e-3, save_model=True)
-FR = MethodSettings(memory="functional", alpha=5)
-CURL = MethodSettings(
-    kind="vae", memory="generative", vae=VAESettings(encoder=(8,), decoder=(8,), latents=2)
-)
+FR = FlowMethod(memory=FunctionalSettings(alpha=5))
+CURL = CurlMethod(encoder=(8,), decoder=(8,), latents=2)
 EMBEDDINGS, WHOLE = benchmark(blobs_in_64_dimensions(2, 84, 20))
 TASKS = with_validation(WHOLE, 20)
-START = Point(5.0, 1e-3, 1e-4)
-NONE = TuneSettings(**dict.fromkeys(Point._fields, ()))
 
 
-def trying(**values: object) -> TuneSettings:
-    """Settings that try just these values."""
-    return dataclasses.replace(NONE, **values)
+def point(alpha: float, learning_rate: float = 1e-3, weight_decay: float = 1e-4) -> Point:
+    values = {"memory.alpha": alpha, "learning_rate": learning_rate, "weight_decay": weight_decay}
+    return tuple(values.items())
+
+
+START = point(5.0)
+
+
+def trying(values: dict[str, tuple[float, ...]], **options: object) -> TuneSettings:
+    """Settings that try just these values, by dotted key."""
+    return TuneSettings(values=nested(values), **options)
 
 
 def run(kept: Path, settings: TuneSettings, method=FR, tasks=TASKS, embeddings=EMBEDDINGS):
@@ -59,21 +67,17 @@ def recorded(made_up, **options):
 
     def attempt(points):
         rounds.append(list(points))
-        return [Trial(point, made_up(point)) for point in points]
+        return [Trial(point, made_up(*dict(point).values())) for point in points]
 
-    values = {"alpha": (1, 5), "learning_rate": (1e-4, 1e-3), "weight_decay": (1e-4, 1e-2)}
+    values = {"memory.alpha": (1, 5), "learning_rate": (1e-4, 1e-3), "weight_decay": (1e-4, 1e-2)}
     return search(START, values, TuneSettings(**options), attempt), rounds
 
 
 def test_coordinates_are_taken_in_turn_from_the_best_so_far_and_nothing_twice():
-    trials, rounds = recorded(lambda p: p.alpha + 1e3 * p.learning_rate - p.weight_decay)
-    assert rounds == [
-        [START, Point(1, 1e-3, 1e-4)],
-        [Point(5, 1e-4, 1e-4)],
-        [Point(5, 1e-3, 1e-2)],
-    ]
+    trials, rounds = recorded(lambda alpha, rate, decay: alpha + 1e3 * rate - decay)
+    assert rounds == [[START, point(1)], [point(5, 1e-4)], [point(5, 1e-3, 1e-2)]]
     assert [trial.point for trial in trials] == [point for points in rounds for point in points]
-    assert best_of(trials, "average").point == Point(5, 1e-3, 1e-4)
+    assert best_of(trials, "average").point == START
 
 
 def test_what_is_set_already_wins_where_nothing_in_the_list_is_better():
@@ -83,24 +87,25 @@ def test_what_is_set_already_wins_where_nothing_in_the_list_is_better():
         rounds.append(list(points))
         return [Trial(point, 1.0 if point == START else 0.5) for point in points]
 
-    trials = search(START, {"alpha": (1, 100), "weight_decay": (1e-2,)}, NONE, attempt)
-    assert rounds[0] == [START, START._replace(alpha=1), START._replace(alpha=100)]
-    assert rounds[1] == [START._replace(weight_decay=1e-2)]
+    values = {"memory.alpha": (1, 100), "weight_decay": (1e-2,)}
+    trials = search(START, values, TuneSettings(), attempt)
+    assert rounds[0] == [START, point(1), point(100)]
+    assert rounds[1] == [point(5, weight_decay=1e-2)]
     assert best_of(trials, "average").point == START
 
 
 def test_a_grid_is_every_combination_at_once():
-    trials, rounds = recorded(lambda p: p.weight_decay - p.alpha, search="grid")
+    trials, rounds = recorded(lambda alpha, _, decay: decay - alpha, search="grid")
     assert len(rounds) == 1
-    assert rounds[0][:2] == [Point(1, 1e-4, 1e-4), Point(1, 1e-4, 1e-2)]
+    assert rounds[0][:2] == [point(1, 1e-4), point(1, 1e-4, 1e-2)]
     assert len(set(rounds[0])) == 8
-    assert best_of(trials, "average").point == Point(1, 1e-4, 1e-2)
+    assert best_of(trials, "average").point == point(1, 1e-4, 1e-2)
 
 
 def test_a_search_goes_on_where_trials_diverge():
-    _, rounds = recorded(lambda p: math.nan if p.learning_rate > 1e-4 else p.weight_decay)
+    _, rounds = recorded(lambda _, rate, decay: math.nan if rate > 1e-4 else decay)
     # No alpha is better than another, so that it stays where it was.
-    assert rounds[1:] == [[Point(5, 1e-4, 1e-4)], [Point(5, 1e-4, 1e-2)]]
+    assert rounds[1:] == [[point(5, 1e-4)], [point(5, 1e-4, 1e-2)]]
 
 
 def test_the_first_of_equals_is_the_best_by_the_metric_asked_for():
@@ -112,41 +117,46 @@ def test_the_first_of_equals_is_the_best_by_the_metric_asked_for():
 
 
 def test_trials_have_the_values_that_they_say_and_keep_no_model(tmp_path):
-    found = run(tmp_path, trying(alpha=(1, 100), learning_rate_decay=(0.5,), seed=3))
+    values = {"memory.alpha": (1, 100), "learning_rate_decay": (0.5,)}
+    found = run(tmp_path, trying(values, seed=3))
     used = set()
     for path in tmp_path.glob("*/run.h5"):
         read = read_run(path)
         method = read.settings["method"]
-        used.add(
-            Point(
-                method["alpha"],
-                method["learning_rate"],
-                method["weight_decay"],
-                method["learning_rate_decay"],
-            )
-        )
+        used.add((method["memory"]["alpha"], method["learning_rate_decay"]))
+        assert read.settings["training"]["learning_rate"] == 1e-3
         assert read.seed == 3
         assert not (path.parent / "model.safetensors").exists()
-    assert used == {trial.point for trial in found.trials}
-    *first, last = (trial.point for trial in found.trials)
-    assert first == [Point(alpha, 1e-3, 1e-4, 0.0) for alpha in (5, 1, 100)]
-    assert last in [point._replace(learning_rate_decay=0.5) for point in first]
-    best = found.best.point
-    assert found.chosen == {"alpha": best.alpha, "learning_rate_decay": best.learning_rate_decay}
+    tried = [tuple(dict(trial.point).values()) for trial in found.trials]
+    assert used == set(tried)
+    assert tried[:-1] == [(alpha, 0.0) for alpha in (5, 1, 100)]
+    assert tried[-1] in [(alpha, 0.5) for alpha in (5, 1, 100)]
+    best = dict(found.best.point)
+    assert found.chosen == {
+        "memory": {"alpha": best["memory.alpha"]},
+        "learning_rate_decay": best["learning_rate_decay"],
+    }
 
 
-def test_a_search_starts_from_what_the_benchmark_takes(tmp_path):
-    changes = MethodChanges(alpha=7, learning_rate=2e-3, weight_decay=0.0)
-    method = dataclasses.replace(FR, benchmarks={"blobs": changes})
-    start = Point(7, 2e-3, 0.0, 0.0)
-    found = run(tmp_path, trying(alpha=(1,)), method)
-    assert [trial.point for trial in found.trials] == [start, Point(1, 2e-3, 0.0, 0.0)]
-    found = run(tmp_path, trying(weight_decay=(1e-2,)), method)
-    assert [trial.point for trial in found.trials] == [start, Point(7, 2e-3, 1e-2, 0.0)]
+def test_a_search_starts_from_what_the_method_takes_on_the_benchmark(tmp_path):
+    method = FlowMethod(memory=FunctionalSettings(alpha=7), learning_rate=2e-3, weight_decay=0.0)
+    found = run(tmp_path, trying({"memory.alpha": (1,)}), method)
+    assert [trial.point for trial in found.trials] == [
+        (("memory.alpha", 7.0),),
+        (("memory.alpha", 1.0),),
+    ]
+    rates = {"learning_rate": (1e-3,), "weight_decay": (1e-2,)}
+    found = run(tmp_path, trying(rates), method)
+    assert dict(found.trials[0].point) == {"learning_rate": 2e-3, "weight_decay": 0.0}
+    for path in tmp_path.glob("*/run.h5"):  # what is not tried stays the method's
+        used = read_run(path).settings["method"]
+        assert used["memory"]["alpha"] == 7 or used["learning_rate"] == 2e-3
+    found = run(tmp_path, trying(rates), FR)  # where it names none, the benchmark's
+    assert dict(found.trials[0].point) == {"learning_rate": 1e-3, "weight_decay": 1e-4}
 
 
 def test_the_validation_part_is_scored_and_the_test_part_is_never_seen(tmp_path):
-    settings = trying(alpha=(1,))
+    settings = trying({"memory.alpha": (1,)})
     found = run(tmp_path / "a", settings)
     assert 0 < found.best.average < 1  # so that the two checks below can tell
 
@@ -168,7 +178,7 @@ def test_the_validation_part_is_scored_and_the_test_part_is_never_seen(tmp_path)
 
 
 def test_trials_train_on_the_samples_asked_for():
-    settings = trying(samples_per_task=12, seed=1)
+    settings = TuneSettings(samples_per_task=12, seed=1)
     cut, again = on_validation(TASKS, settings), on_validation(TASKS, settings)
     other = on_validation(TASKS, dataclasses.replace(settings, seed=2))
     for number, task in enumerate(TASKS.tasks):
@@ -179,7 +189,7 @@ def test_trials_train_on_the_samples_asked_for():
         np.testing.assert_array_equal(drawn.rows, again.tasks[number].train.rows)
         assert not np.array_equal(drawn.rows, other.tasks[number].train.rows)
         assert len(cut.tasks[number].test.y) == 20
-    for settings in (trying(), trying(samples_per_task=1000)):
+    for settings in (TuneSettings(), TuneSettings(samples_per_task=1000)):
         whole = on_validation(TASKS, settings)
         for task, same in zip(TASKS.tasks, whole.tasks, strict=True):
             np.testing.assert_array_equal(task.train.rows, same.train.rows)
@@ -190,9 +200,9 @@ def test_a_finished_trial_is_never_trained_again(tmp_path):
     def finished():
         return {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/run.h5")}
 
-    run(tmp_path, trying(alpha=(1, 5)))
+    run(tmp_path, trying({"memory.alpha": (1, 5)}))
     before = finished()
-    more = trying(alpha=(1, 5, 100))
+    more = trying({"memory.alpha": (1, 5, 100)})
     found = run(tmp_path, more)
     now = finished()
     assert (len(before), len(now)) == (2, 3)
@@ -202,36 +212,33 @@ def test_a_finished_trial_is_never_trained_again(tmp_path):
 
 
 def test_a_trial_that_diverges_has_no_scores_and_ends_no_other(tmp_path):
-    found = run(tmp_path, trying(learning_rate=(1e30, 1e-3), weight_decay=(1e-2,)))
+    found = run(tmp_path, trying({"learning_rate": (1e30, 1e-3), "weight_decay": (1e-2,)}))
     assert math.isnan(found.trials[1].average)
     assert math.isnan(found.trials[1].overall)
-    assert [trial.point.learning_rate for trial in found.trials] == [1e-3, 1e30, 1e-3]
+    assert [dict(trial.point)["learning_rate"] for trial in found.trials] == [1e-3, 1e30, 1e-3]
     assert found.best in (found.trials[0], found.trials[2])
-    with pytest.raises(HCLError, match=r"each of the 2 trials .* not finite.*tune.learning_rate"):
-        run(tmp_path, trying(learning_rate=(1e30, 1e31), search="grid"))
+    with pytest.raises(HCLError, match=r"2 trials .* not finite.*tune.values.learning_rate"):
+        run(tmp_path, trying({"learning_rate": (1e30, 1e31)}, search="grid"))
 
 
 def test_only_what_a_method_has_is_tried(tmp_path):
-    adam = MethodSettings()
-    found = run(tmp_path, trying(alpha=(1, 5), weight_decay=(1e-2,)), adam)
-    tried = [trial.point for trial in found.trials]
-    assert tried == [Point(None, 1e-3, decay, 0.0) for decay in (1e-4, 1e-2)]
-    assert found.chosen == {"weight_decay": found.best.point.weight_decay}
-    with pytest.raises(HCLError, match=r"nothing to try.*tune.learning_rate or tune.weight_decay"):
-        run(tmp_path, trying(alpha=(1, 5)), adam)
-    with pytest.raises(HCLError, match=r"method: there is nothing to tune.*kind ncm"):
-        run(tmp_path, TuneSettings(), MethodSettings(kind="ncm"))
+    adam = FlowMethod()
+    found = run(tmp_path, trying({"memory.alpha": (1, 5), "weight_decay": (1e-2,)}), adam)
+    assert [trial.point for trial in found.trials] == [
+        (("weight_decay", decay),) for decay in (1e-4, 1e-2)
+    ]
+    assert found.chosen == {"weight_decay": dict(found.best.point)["weight_decay"]}
+    nothing = r"nothing to tune: .* kind flow has. Give values of learning_rate, .* weight_decay\.$"
+    with pytest.raises(HCLError, match=nothing):
+        run(tmp_path, trying({"memory.alpha": (1, 5), "weight_decay": ()}), adam)
+    with pytest.raises(HCLError, match=r"method: there is nothing to tune.*kind ncm has\.$"):
+        run(tmp_path, TuneSettings(), NearestMeanMethod())
 
 
-SLDA = MethodSettings(kind="slda", shrinkage=0.05)
-RANPAC = MethodSettings(kind="ranpac", projections=30)
-PLUS = MethodSettings(
-    kind="plus", memory="functional", alpha=50, plus=PlusSettings(projections=20, replay=8)
-)
-
-
-def with_parts(**parts: object) -> MethodSettings:
-    return dataclasses.replace(PLUS, plus=dataclasses.replace(PLUS.plus, **parts))
+SLDA = StreamingLDAMethod(shrinkage=0.05)
+RANPAC = RanPACMethod(projections=30)
+PLUS = PlusMethod(projections=20)
+OF_SUMS = ["power", "projections", "rule.penalty"]
 
 
 @pytest.mark.parametrize(
@@ -239,70 +246,89 @@ def with_parts(**parts: object) -> MethodSettings:
     [
         (SLDA, ["shrinkage"]),
         (RANPAC, ["projections", "ridge"]),
-        (PLUS, ["power", "projections", "ridge"]),
-        (with_parts(rule="gaussian"), ["power", "projections", "shrinkage"]),
+        (PLUS, OF_SUMS),
         (
-            with_parts(flow="first"),
-            ["learning_rate", "weight_decay", "power", "projections", "ridge"],
+            dataclasses.replace(PLUS, rule=GaussianRule()),
+            ["power", "projections", "rule.shrinkage"],
         ),
         (
-            with_parts(flow="all"),
-            ["alpha", "learning_rate", "weight_decay", "power", "projections", "ridge"],
+            dataclasses.replace(PLUS, flow=LearnsFirst()),
+            ["flow.learning_rate", "flow.weight_decay", *OF_SUMS],
+        ),
+        (
+            dataclasses.replace(PLUS, flow=LearnsAll(alpha=50, replay=8)),
+            ["flow.alpha", "flow.learning_rate", "flow.weight_decay", *OF_SUMS],
         ),
     ],
 )
 def test_what_learns_by_sums_is_tuned_in_what_they_are_solved_with(method, names, tmp_path):
     changed = {
-        "alpha": (7,),
-        "learning_rate": (2e-3,),
-        "weight_decay": (3e-3,),
+        "memory.alpha": (6,),
+        "learning_rate": (5e-3,),
+        "flow.alpha": (7,),
+        "flow.learning_rate": (2e-3,),
+        "flow.weight_decay": (3e-3,),
         "power": (0.7,),
         "projections": (24,),
         "ridge": (0.3,),
         "shrinkage": (0.4,),
+        "rule.penalty": (0.3,),
+        "rule.shrinkage": (0.4,),
     }
-    found = run(tmp_path, trying(search="grid", **changed), method)
+    found = run(tmp_path, trying(changed, search="grid"), method)
     (trial,) = found.trials
-    assert trial.point.given == {name: changed[name][0] for name in names}
+    assert dict(trial.point) == {name: changed[name][0] for name in names}
     (path,) = tmp_path.glob("*/run.h5")
-    settings = read_run(path).settings["method"]
-    trained_with = {**settings, **settings["plus"]} if method.kind == "plus" else settings
-    assert {name: trained_with[name] for name in names} == trial.point.given
+    used = read_run(path).settings["method"]
+    assert build(AnyMethod, used, "run.h5") == with_values(method, dict(trial.point))
 
 
-def test_what_is_chosen_for_hcl_plus_is_its_section_as_a_whole(tmp_path):
-    only = trying(ridge=(0.3,), search="grid")
-    found = run(tmp_path, only, PLUS)
-    assert found.chosen == {"plus": {"projections": 20, "replay": 8, "ridge": 0.3}}
-    changes = build(MethodChanges, found.chosen, "params.yaml", "m")
-    tuned = dataclasses.replace(PLUS, benchmarks={"blobs": changes}).for_benchmark("blobs")
-    assert tuned.plus == dataclasses.replace(PLUS.plus, ridge=0.3)
-    assert run(tmp_path, only, RANPAC).chosen == {"ridge": 0.3}
+def test_what_is_chosen_laid_over_the_method_is_what_was_tried(tmp_path):
+    """It is the entry ``tuned.<method>`` of a benchmark, which leaves all else as it is."""
+    method = FlowMethod(
+        memory=FunctionalSettings(alpha=7, draws="measured"),
+        detection=DetectionSettings(threshold=8.0),
+    )
+    values = {"memory.alpha": (3,), "detection.window": (20,), "weight_decay": (1e-2,)}
+    for each, asked in ((method, values), (PLUS, {"rule.penalty": (0.3,), "power": (1,)})):
+        chosen = nested({key: choices[0] for key, choices in asked.items()})
+        layers = Layered()
+        layers.lay(dataclasses.asdict(each), "methods.m", "params.yaml")
+        layers.lay(chosen, "benchmarks.blobs.tuned.m", "params.yaml")
+        expected = with_values(each, {key: choices[0] for key, choices in asked.items()})
+        assert layers.build(AnyMethod, "params.yaml") == expected
+    found = run(tmp_path, trying({"rule.penalty": (0.3,), "power": (1,)}, search="grid"), PLUS)
+    assert found.chosen == {"rule": {"penalty": 0.3}, "power": 1.0}
+    assert run(tmp_path, trying({"ridge": (0.3,)}, search="grid"), RANPAC).chosen == {"ridge": 0.3}
 
 
-def test_what_the_benchmark_had_stays_in_what_is_chosen(tmp_path):
-    changes = MethodChanges(projections=25)
-    method = dataclasses.replace(RANPAC, benchmarks={"blobs": changes})
-    found = run(tmp_path, trying(ridge=(0.3,), search="grid"), method)
-    assert found.chosen == {"projections": 25, "ridge": 0.3}
-    changes = MethodChanges(alpha=7, detection=DetectionSettings(threshold=8.0))
-    method = dataclasses.replace(FR, tasks="detected", benchmarks={"blobs": changes})
-    found = run(tmp_path, trying(weight_decay=(1e-2,), search="grid"), method)
-    assert found.chosen == {"alpha": 7, "detection": {"threshold": 8.0}, "weight_decay": 1e-2}
-
-
-def test_a_value_that_the_method_refuses_is_refused_before_any_trial(tmp_path):
-    with pytest.raises(HCLError, match=r"^tune\.projections: is 0"):
-        run(tmp_path, trying(projections=(0,)), RANPAC)
+@pytest.mark.parametrize(
+    ("method", "values", "message"),
+    [
+        (RANPAC, {"projections": (0,)}, r"projections: is 0; expected 1 or more"),
+        (RANPAC, {"projections": (24.5,)}, r"projections: holds 24.5; expected whole numbers"),
+        (RANPAC, {"ridge": (0.1, 0)}, r"ridge: is 0; expected a number above 0"),
+        (FR, {"weight_decay": (-1e-4,)}, r"weight_decay: is -0.0001; expected 0 or more"),
+        (FR, {"learning_rate": (0,)}, r"learning_rate: is 0; expected a number above 0"),
+        (FR, {"memory.alpha": (-1,)}, r"memory.alpha: is -1; expected 0 or more"),
+        (PLUS, {"power": (0.5, 2)}, r"power: is 2; expected above 0, up to 1"),
+        (PLUS, {"rule.penalty": (0,)}, r"rule.penalty: is 0; expected a number above 0"),
+    ],
+)
+def test_a_value_that_the_method_refuses_is_refused_before_any_trial(
+    method, values, message, tmp_path
+):
+    with pytest.raises(HCLError, match=rf"^tune\.values\.{message}"):
+        run(tmp_path, trying(values), method)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_method_that_names_no_task_has_no_overall_accuracy(tmp_path):
-    found = run(tmp_path, trying(learning_rate=(1e-3,)), CURL)
+    found = run(tmp_path, trying({"learning_rate": (1e-3,)}), CURL)
     assert 0 < found.best.average < 1
     assert math.isnan(found.best.overall)
     with pytest.raises(HCLError, match=r"tune.metric is overall.*Take metric: average"):
-        run(tmp_path, trying(learning_rate=(1e-3,), metric="overall"), CURL)
+        run(tmp_path, trying({"learning_rate": (1e-3,)}, metric="overall"), CURL)
 
 
 def test_a_benchmark_without_validation_is_refused(tmp_path):
@@ -312,19 +338,19 @@ def test_a_benchmark_without_validation_is_refused(tmp_path):
 
 def test_the_file_has_a_row_a_trial_in_the_order_tried(tmp_path):
     trials = [
-        Trial(Point(10.0, 3e-5, 1e-4), 0.5, 0.25),
-        Trial(Point(10.0, 1.0, 1e-4)),
-        Trial(Point(1.0, 1e-4, 0.0), 2 / 3, math.nan),
+        Trial(point(10.0, 3e-5), 0.5, 0.25),
+        Trial(point(10.0, 1.0)),
+        Trial(point(1.0, 1e-4, 0.0), 2 / 3, math.nan),
     ]
     chosen = {"learning_rate": 1e-4}
     write_tuning(tmp_path / "new" / "m.csv", Tuning(trials, trials[2], chosen))
     assert (tmp_path / "new" / "m.csv").read_text() == (
-        "trial,alpha,learning_rate,weight_decay,average,overall,chosen\n"
+        "trial,memory.alpha,learning_rate,weight_decay,average,overall,chosen\n"
         "1,10,3e-05,0.0001,0.5000,0.2500,0\n"
         "2,10,1,0.0001,,,0\n"
         "3,1,0.0001,0,0.6667,,1\n"
     )
-    trial = Trial(Point(projections=4000, ridge=0.01), 0.5, 0.25)
+    trial = Trial((("projections", 4000), ("ridge", 0.01)), 0.5, 0.25)
     write_tuning(tmp_path / "m.csv", Tuning([trial], trial, {"ridge": 0.01}))
     assert (tmp_path / "m.csv").read_text() == (
         "trial,projections,ridge,average,overall,chosen\n1,4000,0.01,0.5000,0.2500,1\n"
@@ -332,7 +358,7 @@ def test_the_file_has_a_row_a_trial_in_the_order_tried(tmp_path):
 
 
 def test_the_defaults_are_those_of_the_documentation(tmp_path):
-    text = Path(__file__).parent.parent.joinpath("docs/learning.md").read_text(encoding="utf-8")
+    text = Path(__file__).parents[2].joinpath("docs/learning.md").read_text(encoding="utf-8")
     block = text.split("## Tuning")[1].split("```yaml\n")[1].split("```")[0]
     (tmp_path / "params.yaml").write_text(block)
     values = load_yaml(tmp_path / "params.yaml")["tune"]
@@ -343,11 +369,19 @@ def test_the_defaults_are_those_of_the_documentation(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"alpha": [1, 5, 1]}, "tune.alpha: a value stands twice"),
-        ({"weight_decay": [-1e-4]}, "tune.weight_decay: is"),
-        ({"learning_rate": [0]}, "tune.learning_rate: holds 0"),
-        ({"power": [0.5, 2]}, "tune.power: holds 2; expected numbers above 0, up to 1"),
-        ({"ridge": [0]}, "tune.ridge: holds 0"),
+        ({"values": {"memory": {"alpha": [1, 5, 1]}}}, "tune.values.memory.alpha: a value stands"),
+        ({"values": {"weight_decay": 1}}, "tune.values.weight_decay is 1; expected a list"),
+        (
+            {"values": {"weight_decay": ["x"]}},
+            r"tune.values.weight_decay\[0\] is 'x'; expected a wh",
+        ),
+        (
+            {"values": {"memory": {"alhpa": [1]}}},
+            r"tune.values.memory.alhpa: no method has .* \(did you mean 'memory.alpha'",
+        ),
+        ({"values": {"memory": {"draws": [1]}}}, "tune.values.memory.draws: no method has a num"),
+        ({"values": {"memory": [1]}}, "tune.values.memory: no method has a number of that name"),
+        ({"alpha": [1]}, "tune.alpha is not a known key"),
         ({"samples_per_task": 0}, "tune.samples_per_task: is 0"),
         ({"seed": -1}, "tune.seed: is -1"),
         ({"search": "random"}, "tune.search is 'random'"),
