@@ -25,7 +25,7 @@ from hcl.learn.flow.settings import (
     GenerativeSettings,
 )
 from hcl.learn.plus.sequential import SequentialSettings
-from hcl.learn.plus.settings import PlusMethod
+from hcl.learn.plus.settings import LearnsAll, PlusMethod
 from hcl.learn.settings import TrainingSettings
 from hcl.model.model_file import load_model
 from hcl.model.settings import FlowSettings
@@ -381,6 +381,18 @@ def test_a_loss_that_is_not_finite_stops_the_run():
         "learning_rate below 0.001",
     ):
         assert part in message
+
+
+def test_the_rate_that_a_diverged_run_names_is_the_one_it_had():
+    methods = {
+        "flow": FlowMethod(learning_rate=1e30),
+        "curl": dataclasses.replace(METHODS["curl"], learning_rate=1e30),
+        "plus": PlusMethod(projections=0, flow=LearnsAll(learning_rate=1e30)),
+    }
+    embeddings, tasks = benchmark(blobs_in_64_dimensions(2, 320, 10))
+    for name, method in methods.items():
+        with pytest.raises(HCLError, match=r"learning_rate below 1e\+30"):
+            train_seed(Job(tasks, embeddings, name, method, FLOW, TRAINING, seed=0))
 
 
 def test_scaling_is_fitted_on_the_first_task_alone():
