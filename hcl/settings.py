@@ -127,7 +127,15 @@ class Place:
         return Place(self.where, f"{self.key}[{index}]", self.origins)
 
     def __str__(self) -> str:
-        return self.origins.get(self.key, self.key) or "the file"
+        # An item of a list, or a key that is missing, stands where what holds it was written.
+        held = self.key
+        while held and held not in self.origins:
+            held = held[: max(held.rfind("."), held.rfind("["), 0)]
+        inside = self.key[len(held) :].removeprefix(".")
+        written = self.origins.get(held, held)
+        if written and inside and not inside.startswith("["):
+            written += "."
+        return written + inside or "the file"
 
 
 def build(
@@ -294,6 +302,7 @@ class Layered:
         if not isinstance(values, Mapping):
             written = (origins or {}).get(key, key)
             raise HCLError(f"{where}: {written} is {_show(values)}; expected a section.")
+        self.origins.setdefault("", (origins or {}).get(key, key))
         kept = {name: value for name, value in values.items() if name not in leave_out}
         self.values = self._merged(self.values, kept, "", key, origins or {})
 
