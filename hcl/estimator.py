@@ -417,6 +417,10 @@ class HCLClassifier(_StreamClassifier):
         )
 
     def _memory(self) -> MemorySettings:
+        if self.draws != "prior" and self.memory not in ("functional", "generative"):
+            raise ValueError(
+                f"draws: {self.draws} needs memory functional or generative; found {self.memory}."
+            )
         memories: dict[str, MemorySettings] = {
             "functional": FunctionalSettings(alpha=self.alpha, draws=self.draws),
             "generative": GenerativeSettings(draws=self.draws),
