@@ -133,7 +133,7 @@ def test_the_kind_tells_which_dataclass_is_meant() -> None:
         ),
         ({"kind": "circle", "radius": 0}, "p.yaml: s.shape.radius: is 0; expected a number above"),
         ({"kind": "circle", "radius": "x"}, "p.yaml: s.shape.radius is 'x'; expected a number."),
-        ("circle", "p.yaml: s.shape is 'circle'; expected a section with the keys kind, radius or"),
+        ("circle", "p.yaml: s.shape is 'circle'; expected a section"),
     ],
 )
 def test_a_mistake_in_one_of_several_kinds_is_said_of_that_kind(
@@ -191,7 +191,7 @@ def test_another_kind_stands_in_the_place_of_what_was_there() -> None:
         ({"shape": {"radius": "x"}}, "p.yaml: tuned.a.shape.radius is 'x'; expected a number."),
         ({"shape": {"side": 1}}, "p.yaml: tuned.a.shape.side is not a known key of kind circle."),
         ({"shape": {"kind": "oval"}}, "p.yaml: tuned.a.shape.kind is 'oval'; expected one of"),
-        ({"shape": 3}, "p.yaml: tuned.a.shape is 3; expected a section with the keys kind"),
+        ({"shape": 3}, "p.yaml: tuned.a.shape is 3; expected a section"),
         ({"shap": 3}, "p.yaml: tuned.a.shap is not a known key (did you mean 'shape'?)."),
         ({"shapes": [{"kind": "circle"}, 3]}, "p.yaml: tuned.a.shapes[1] is 3; expected a section"),
         (

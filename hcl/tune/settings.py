@@ -57,8 +57,8 @@ class TuneSettings:
         for key, values in self.listed().items():
             if key not in known:
                 raise ValueError(
-                    f"values.{key}: no method has a number of that name"
-                    f"{did_you_mean(key, known)}. Allowed: {', '.join(known)}."
+                    f"values.{key}: no kind of method has such a key{did_you_mean(key, known)}, or "
+                    f"no number under it. Allowed: {', '.join(known)}."
                 )
             if len(set(values)) != len(values):
                 raise ValueError(f"values.{key}: a value stands twice in {list(values)}.")
