@@ -239,7 +239,7 @@ class HCLClassifier(_StreamClassifier):
         hidden_layers: of each coupling's network.
         hidden: width of those layers.
         spread: of their first weights: 0 starts the flow as the identity, above it as a random
-            map; see ``hcl.model.flows.FlowSettings``.
+            map; see ``hcl.model.settings.FlowSettings``.
         bound: largest absolute log-scale of one coupling; with 0.5 less is forgotten on CIFAR.
         epochs: passes of ``fit`` over its data; ``partial_fit`` makes one.
         batch_size: samples a step; also replay samples for each old task.
@@ -425,6 +425,10 @@ class HCLClassifier(_StreamClassifier):
         )
 
     def _memory(self) -> MemorySettings:
+        if self.draws != "prior" and self.memory not in ("functional", "generative"):
+            raise ValueError(
+                f"draws: {self.draws} needs memory functional or generative; found {self.memory}."
+            )
         memories: dict[str, MemorySettings] = {
             "functional": FunctionalSettings(alpha=self.alpha, draws=self.draws),
             "generative": GenerativeSettings(draws=self.draws),
@@ -455,7 +459,7 @@ class HCLPlusClassifier(_StreamClassifier):
         batch_size: samples that are judged together.
         scaling: ``global``, ``standard`` or ``none``; see ``hcl.learn.settings.TrainingSettings``.
         drift: of the sequential test, as are the next five: see
-            ``hcl.learn.sequential.SequentialSettings``.
+            ``hcl.learn.plus.sequential.SequentialSettings``.
         limit: the evidence at which a change is declared.
         window: batches that the test is calibrated over.
         minimum: batches before a new task is watched.

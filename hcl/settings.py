@@ -127,7 +127,15 @@ class Place:
         return Place(self.where, f"{self.key}[{index}]", self.origins)
 
     def __str__(self) -> str:
-        return self.origins.get(self.key, self.key) or "the file"
+        # An item of a list, or a key that is missing, stands where what holds it was written.
+        held = self.key
+        while held and held not in self.origins:
+            held = held[: max(held.rfind("."), held.rfind("["), 0)]
+        inside = self.key[len(held) :].removeprefix(".")
+        written = self.origins.get(held, held)
+        if written and inside and not inside.startswith("["):
+            written += "."
+        return written + inside or "the file"
 
 
 def build(
@@ -192,8 +200,8 @@ def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
         if name not in fields:
             hint = did_you_mean(str(name), list(fields))
             raise HCLError(
-                f"{place.where}: {place.at(name)} is not a known key{hint}"
-                f"{_of_kind(kind, value)}. Allowed: {', '.join(fields)}."
+                f"{place.where}: {place.at(name)} is not a known key{_of_kind(kind, value)}"
+                f"{hint}. Allowed: {', '.join(fields)}."
             )
     hints = typing.get_type_hints(kind)
     arguments = {}
@@ -293,6 +301,7 @@ class Layered:
         if not isinstance(values, Mapping):
             written = (origins or {}).get(key, key)
             raise HCLError(f"{where}: {written} is {_show(values)}; expected a section.")
+        self.origins.setdefault("", (origins or {}).get(key, key))
         kept = {name: value for name, value in values.items() if name not in leave_out}
         self.values = self._merged(self.values, kept, "", key, origins or {})
 

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from hcl.estimator import HCLClassifier, HCLPlusClassifier
-from hcl.learn.learners import falling_rate
+from hcl.learn.flow.learner import falling_rate
 from tests.support.blobs import blobs_in_64_dimensions
 
 SMALL = HCLClassifier(
@@ -161,11 +161,11 @@ def test_a_batch_has_a_sample(learner):
     ("name", "value", "message"),
     [
         ("learning_rate", -1e-3, "learning_rate: is -0.001; expected a number above 0"),
-        ("learning_rate", 0.0, "learning_rate: is 0.0"),
+        ("learning_rate", 0.0, "learning_rate: is 0; expected a number above 0"),
         ("learning_rate", np.nan, "learning_rate: is nan"),
-        ("weight_decay", -1.0, "weight_decay: is -1.0"),
+        ("weight_decay", -1.0, "weight_decay: is -1; expected 0 or more"),
         ("weight_decay", np.nan, "weight_decay: is nan"),
-        ("mean_scale", -1.0, "mean_scale: is -1.0"),
+        ("mean_scale", -1.0, "mean_scale: is -1; expected a number above 0"),
         ("alpha", np.nan, "alpha: is nan"),
         ("bound", 0.0, "bound: must be positive, found 0.0"),
         ("spread", np.nan, "spread: must be 0 or more, found nan"),

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from hcl.errors import HCLError
-from hcl.settings import build, load_yaml, section
+from hcl.settings import Layered, build, kind_of, load_yaml, section
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,172 @@ def test_a_mistake_is_one_line_with_file_key_value_and_what_is_allowed(
     with pytest.raises(HCLError, match=re.escape(message)) as caught:
         build(Outer, values, "p.yaml", "s")
     assert "\n" not in str(caught.value)
+
+
+@dataclass(frozen=True)
+class Circle:
+    kind: Literal["circle"] = "circle"
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.radius > 0:
+            raise ValueError(f"radius: is {self.radius:g}; expected a number above 0.")
+
+
+@dataclass(frozen=True)
+class Square:
+    kind: Literal["square"] = "square"
+    side: float = 1.0
+
+
+@dataclass(frozen=True)
+class Drawing:
+    shape: Circle | Square
+    frame: Circle | Square | None = None
+    shapes: tuple[Circle | Square, ...] = ()
+
+
+def test_the_kind_tells_which_dataclass_is_meant() -> None:
+    values = {
+        "shape": {"kind": "square", "side": 2},
+        "frame": None,
+        "shapes": [{"kind": "circle"}, {"kind": "square"}],
+    }
+    drawing = build(Drawing, values, "p.yaml")
+    assert drawing == Drawing(Square(side=2.0), None, (Circle(), Square()))
+    assert build(Circle | Square, {"kind": "circle", "radius": 3}, "p.yaml") == Circle(radius=3.0)
+    assert [kind_of(each) for each in (Circle, Square, Inner)] == ["circle", "square", None]
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({}, "p.yaml: s.shape.kind is missing; expected one of circle, square."),
+        ({"radius": 1}, "p.yaml: s.shape.kind is missing; expected one of circle, square."),
+        (
+            {"kind": "sqare"},
+            "p.yaml: s.shape.kind is 'sqare' (did you mean 'square'?); expected one of circle, ",
+        ),
+        ({"kind": 3}, "p.yaml: s.shape.kind is 3; expected one of circle, square."),
+        ({"kind": ["circle"]}, "p.yaml: s.shape.kind is ['circle'] (did you mean "),
+        (
+            {"kind": "circle", "side": 1},
+            "p.yaml: s.shape.side is not a known key of kind circle. Allowed: kind, radius.",
+        ),
+        (
+            {"kind": "square", "sid": 1},
+            "p.yaml: s.shape.sid is not a known key of kind square (did you mean 'side'?). Allow",
+        ),
+        ({"kind": "circle", "radius": 0}, "p.yaml: s.shape.radius: is 0; expected a number above"),
+        ({"kind": "circle", "radius": "x"}, "p.yaml: s.shape.radius is 'x'; expected a number."),
+        ("circle", "p.yaml: s.shape is 'circle'; expected a section"),
+    ],
+)
+def test_a_mistake_in_one_of_several_kinds_is_said_of_that_kind(
+    shape: object, message: str
+) -> None:
+    with pytest.raises(HCLError, match=re.escape(message)):
+        build(Drawing, {"shape": shape}, "p.yaml", "s")
+    inside = message.replace("s.shape", "s.shapes[1]", 1)
+    with pytest.raises(HCLError, match=re.escape(inside)):
+        values = {"shape": {"kind": "circle"}, "shapes": [{"kind": "circle"}, shape]}
+        build(Drawing, values, "p.yaml", "s")
+
+
+def layered(*layers: tuple[str, object]) -> Layered:
+    made = Layered()
+    for key, values in layers:
+        made.lay(values, key, "p.yaml")
+    return made
+
+
+def test_mappings_are_merged_key_by_key_and_all_else_is_replaced() -> None:
+    below = {"rate": 1, "items": [1, 2], "inner": {"size": 4}, "table": {"a": 1, "b": 2}}
+    above = {"rate": 2, "items": [3], "table": {"b": 3}}
+    made = layered(("one", below), ("two", above))
+    assert made.values == {
+        "rate": 2,
+        "items": [3],
+        "inner": {"size": 4},
+        "table": {"a": 1, "b": 3},
+    }
+    assert made.build(Outer, "p.yaml") == Outer(
+        2.0, items=(3,), inner=Inner(4), table={"a": 1.0, "b": 3.0}
+    )
+    assert below["table"] == {"a": 1, "b": 2}  # what was laid stays as it was
+
+
+def test_another_kind_stands_in_the_place_of_what_was_there() -> None:
+    below = {"shape": {"kind": "circle", "radius": 3}}
+    for above, expected in (
+        ({"kind": "square"}, Square()),
+        ({"kind": "circle"}, Circle(radius=3.0)),
+        ({"radius": 4}, Circle(radius=4.0)),
+    ):
+        made = layered(("one", below), ("two", {"shape": above}))
+        assert made.build(Drawing, "p.yaml").shape == expected
+    nothing = layered(("one", {**below, "frame": {"kind": "circle"}}), ("two", {"frame": None}))
+    assert nothing.build(Drawing, "p.yaml").frame is None
+
+
+@pytest.mark.parametrize(
+    ("above", "message"),
+    [
+        ({"frame": {}}, "p.yaml: tuned.a.frame.kind is missing; expected one of circle, square."),
+        ({"shape": {"radius": -2}}, "p.yaml: tuned.a.shape.radius: is -2; expected a number abo"),
+        ({"shape": {"radius": "x"}}, "p.yaml: tuned.a.shape.radius is 'x'; expected a number."),
+        ({"shape": {"side": 1}}, "p.yaml: tuned.a.shape.side is not a known key of kind circle."),
+        ({"shape": {"kind": "oval"}}, "p.yaml: tuned.a.shape.kind is 'oval'; expected one of"),
+        ({"shape": 3}, "p.yaml: tuned.a.shape is 3; expected a section"),
+        ({"shap": 3}, "p.yaml: tuned.a.shap is not a known key (did you mean 'shape'?)."),
+        ({"shapes": [{"kind": "circle"}, 3]}, "p.yaml: tuned.a.shapes[1] is 3; expected a section"),
+        (
+            {"shapes": [{"kind": "circle", "radius": 0}]},
+            "p.yaml: tuned.a.shapes[0].radius: is 0; expected a number above 0.",
+        ),
+    ],
+)
+def test_a_mistake_is_named_where_it_was_written(above: object, message: str) -> None:
+    below = {"shape": {"kind": "circle", "radius": 1}}
+    made = layered(("methods.a", below), ("tuned.a", above))
+    with pytest.raises(HCLError, match=re.escape(message)):
+        made.build(Drawing, "p.yaml")
+
+
+def test_a_mistake_below_is_named_there_whatever_is_laid_over_it() -> None:
+    below = {"shape": {"kind": "circle", "radius": -1}, "shapes": [{"kind": "circle"}]}
+    made = layered(("methods.a", below), ("tuned.a", {"frame": {"kind": "square"}}))
+    message = "p.yaml: methods.a.shape.radius: is -1; expected a number above 0."
+    with pytest.raises(HCLError, match=re.escape(message)):
+        made.build(Drawing, "p.yaml")
+    empty = layered(("methods.a", {}), ("tuned.a", {"frame": {"kind": "square"}}))
+    with pytest.raises(HCLError, match=re.escape("p.yaml: methods.a.shape is missing; expected")):
+        empty.build(Drawing, "p.yaml")
+
+
+def test_what_was_laid_before_keeps_its_place_when_it_is_laid_over_others() -> None:
+    """A benchmark's ``tuned`` may come from another one that it is like."""
+    benchmark = layered(
+        ("benchmarks.a", {"tuned": {"m": {"shape": {"radius": -1}}}}),
+        ("benchmarks.b", {"tuned": {"m": {"frame": {"kind": "square"}}}}),
+    )
+    made = layered(("methods.m", {"shape": {"kind": "circle"}}))
+    made.lay(benchmark.values["tuned"]["m"], "tuned.m", "p.yaml", origins=benchmark.origins)
+    assert made.origins["shape.kind"] == "methods.m.shape.kind"
+    assert made.origins["frame.kind"] == "benchmarks.b.tuned.m.frame.kind"
+    message = "p.yaml: benchmarks.a.tuned.m.shape.radius: is -1; expected a number above 0."
+    with pytest.raises(HCLError, match=re.escape(message)):
+        made.build(Drawing, "p.yaml")
+
+
+def test_what_is_left_out_is_not_laid_and_a_layer_is_a_section() -> None:
+    made = Layered()
+    made.lay({"like": "other", "rate": 1}, "methods.m", "p.yaml", leave_out=("like",))
+    assert made.build(Outer, "p.yaml") == Outer(1.0)
+    with pytest.raises(HCLError, match=re.escape("p.yaml: methods.m is 3; expected a section.")):
+        made.lay(3, "methods.m", "p.yaml")
+    with pytest.raises(HCLError, match=re.escape("p.yaml: benchmarks.a.tuned.m is 3; expected")):
+        made.lay(3, "tuned.m", "p.yaml", origins={"tuned.m": "benchmarks.a.tuned.m"})
 
 
 def test_numbers_and_truth_values_are_those_that_dvc_reads(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def run_jobs(
     workers = max(min(len(waiting), available_cores()), 1)
     # Forked processes are there at once and share what is imported; a GPU does not survive a fork.
     backend = "loky" if any(j.device.type == "cuda" for j, _ in waiting) else "multiprocessing"
-    work = _train_unless_it_diverges if may_diverge else _train_into
+    work = _train_unless_it_diverges if may_diverge else train_into
     joblib.Parallel(n_jobs=workers, backend=backend)(
         joblib.delayed(work)(job, entry.folder, position % workers)
         for position, (job, entry) in enumerate(waiting)
@@ -83,7 +83,7 @@ def run_jobs(
     return entries
 
 
-def _train_into(job: Job, folder: Path, position: int = 0) -> None:
+def train_into(job: Job, folder: Path, position: int = 0) -> None:
     """Train one run in this process and leave it in the store."""
     entry = store.Entry(folder)
     with one_thread():  # to the end: a fork that computes on several threads may wait forever
@@ -97,4 +97,4 @@ def _train_into(job: Job, folder: Path, position: int = 0) -> None:
 
 def _train_unless_it_diverges(job: Job, folder: Path, position: int = 0) -> None:
     with contextlib.suppress(NonFiniteError):
-        _train_into(job, folder, position)
+        train_into(job, folder, position)

@@ -102,9 +102,9 @@ class Progress:
         self.pending.clear()
 
 
-def build_learner(job: Job, stream: Stream) -> Learner:
-    """The learner of the job's method, by the module of its kind."""
-    start = Start(
+def start_of(job: Job, stream: Stream) -> Start:
+    """What the job's learner is built from."""
+    return Start(
         shape=stream.shape,
         num_classes=job.benchmark.num_classes,
         first=lambda count: stream.first_samples(count).x,
@@ -114,8 +114,13 @@ def build_learner(job: Job, stream: Stream) -> Learner:
         device=job.device,
         archive=stream,
     )
+
+
+def build_learner(job: Job, stream: Stream) -> Learner:
+    """The learner of the job's method, by the module of its kind."""
+    module = importlib.import_module(job.method.learner)
     try:
-        learner: Learner = importlib.import_module(job.method.learner).build(job.method, start)
+        learner: Learner = module.build(job.method, start_of(job, stream))
     except HCLError as error:
         raise HCLError(f"{job.benchmark.name}: {error}") from error
     return learner

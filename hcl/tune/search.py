@@ -35,7 +35,7 @@ from hcl.train import store
 from hcl.train.jobs import run_jobs
 from hcl.train.loop import Job
 from hcl.train.streams import check_sources
-from hcl.tune.settings import Metric, TuneSettings, Value
+from hcl.tune.settings import Metric, TuneSettings, Value, numbers_of
 
 SAMPLES = 4  # keeps the generator of the samples apart from others of the same seed
 RATES = ("learning_rate", "weight_decay")  # of the benchmark where a method names none
@@ -179,10 +179,10 @@ def _values(
             "task. Take metric: average."
         )
     listed = settings.listed()
-    there = [key for key in listed if _has(method, key)]
-    values = {key: listed[key] for key in there if listed[key]}
+    values = {key: choices for key, choices in listed.items() if choices and _has(method, key)}
     if not values:
-        advice = f"Give values in tune.values.{' or tune.values.'.join(there)}." if there else ""
+        there = [key for key in numbers_of(type(method)) if _has(method, key)]
+        advice = f"Give values of {', '.join(there)}." if there else ""
         raise HCLError(
             f"{name}: there is nothing to tune: tune.values lists nothing that a method of kind "
             f"{method.kind} has. {advice}".rstrip()

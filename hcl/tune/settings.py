@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Union
 
 from hcl.learn.kinds import AnyMethod
 from hcl.settings import did_you_mean
@@ -52,11 +53,13 @@ class TuneSettings:
     samples_per_task: int | None = None
 
     def __post_init__(self) -> None:
-        known = sorted(known_keys())
+        known = numbers_of(AnyMethod)
         for key, values in self.listed().items():
             if key not in known:
-                hint = did_you_mean(key, known)
-                raise ValueError(f"values.{key}: no kind of method has such a key{hint}.")
+                raise ValueError(
+                    f"values.{key}: no kind of method has such a key{did_you_mean(key, known)}, or "
+                    f"no number under it. Allowed: {', '.join(known)}."
+                )
             if len(set(values)) != len(values):
                 raise ValueError(f"values.{key}: a value stands twice in {list(values)}.")
         if self.seed < 0:
@@ -77,13 +80,20 @@ class TuneSettings:
         return found
 
 
-def known_keys() -> set[str]:
-    """Every dotted key that some kind of method has, sections within a method included."""
-    found = set()
-    for method in typing.get_args(AnyMethod):
-        for name, hint in typing.get_type_hints(method).items():
-            found.add(name)
-            for inner in typing.get_args(hint):
-                if dataclasses.is_dataclass(inner):
-                    found |= {f"{name}.{field.name}" for field in dataclasses.fields(inner)}
-    return found
+def numbers_of(kind: Any) -> list[str]:
+    """The dotted keys under which settings of a type can hold a number, each once."""
+    found: list[str] = []
+    for settings in _members(kind):
+        hints = typing.get_type_hints(settings) if dataclasses.is_dataclass(settings) else {}
+        for each in dataclasses.fields(settings) if hints else ():
+            members = _members(hints[each.name])
+            if int in members or float in members:
+                found.append(each.name)
+            found += [f"{each.name}.{inner}" for inner in numbers_of(hints[each.name])]
+    return list(dict.fromkeys(found))
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    """The types of a union; a type alone is one of one."""
+    is_union = typing.get_origin(kind) in (Union, types.UnionType)
+    return typing.get_args(kind) if is_union else (kind,)

@@ -7,7 +7,12 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import NearestCentroid
 
-from hcl.learn.closed_form import ClosedForm, NearestMean, RandomProjectionRidge, StreamingLDA
+from hcl.learn.closed_form.forms import (
+    ClosedForm,
+    NearestMean,
+    RandomProjectionRidge,
+    StreamingLDA,
+)
 
 SIZE = 6
 

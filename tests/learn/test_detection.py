@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hcl.errors import HCLError
-from hcl.learn.detection import DetectionSettings, Detector, Window
+from hcl.learn.flow.detection import DetectionSettings, Detector, Window
 from hcl.settings import build
 
 

@@ -10,32 +10,40 @@ import numpy as np
 import pytest
 import torch
 
-from hcl.errors import HCLError
 from hcl.learn.adam import Adam
 from hcl.learn.contract import Batch, TaskBatch
-from hcl.learn.detection import DetectionSettings
-from hcl.learn.learners import Buffers, FlowLearner, MethodSettings, VAELearner
-from hcl.learn.vae import SupervisedCURL, VAESettings
-from hcl.model.flows import FlowSettings
+from hcl.learn.curl.learner import CurlLearner
+from hcl.learn.curl.settings import CurlMethod
+from hcl.learn.curl.vae import SupervisedCURL
+from hcl.learn.flow.detection import DetectionSettings
+from hcl.learn.flow.learner import FlowLearner, batch_sums
+from hcl.learn.flow.memory import Reservoirs, build_memory
+from hcl.learn.flow.settings import (
+    AllData,
+    BufferSettings,
+    FlowMethod,
+    FunctionalSettings,
+    GenerativeSettings,
+)
+from hcl.learn.settings import TrainingSettings
 from hcl.model.hybrid import Statistics, build_model
 from hcl.model.losses import functional_loss, likelihood_loss, replay_loss
+from hcl.model.settings import FlowSettings
 from hcl.records.runs import NEW, RECURRING, SAME, Run
 from hcl.records.tasks import Benchmark
-from hcl.settings import build
-from hcl.train.loop import Job, TrainingSettings, one_thread, train_seed
+from hcl.train.loop import Job, train_seed
+from hcl.train.machine import one_thread
 from tests.support.blobs import benchmark, blobs_in_64_dimensions, blobs_in_the_plane
 
 METHODS = {
-    "adam": MethodSettings(),
-    "mtl": MethodSettings(memory="all"),
-    "er": MethodSettings(memory="buffer", buffer_size=200),
-    "hcl-gr": MethodSettings(memory="generative"),
-    "hcl-fr": MethodSettings(memory="functional", alpha=1.0),
+    "adam": FlowMethod(),
+    "mtl": FlowMethod(memory=AllData()),
+    "er": FlowMethod(memory=BufferSettings(size=200)),
+    "hcl-gr": FlowMethod(memory=GenerativeSettings()),
+    "hcl-fr": FlowMethod(memory=FunctionalSettings(alpha=1.0)),
 }
 DETECTED = {
-    name: dataclasses.replace(
-        METHODS[name], tasks="detected", detection=DetectionSettings(window=50)
-    )
+    name: dataclasses.replace(METHODS[name], detection=DetectionSettings(window=50))
     for name in ("hcl-gr", "hcl-fr")
 }
 STREAMS = {  # data, order of the task-agnostic stream, epochs, flow, training
@@ -104,17 +112,20 @@ def test_blind_learners_find_all_changes_and_name_the_task_that_comes_back(strea
 
 def test_trace_holds_the_bounds_that_the_verdict_used():
     trace = run("64", "hcl-fr", detected=True)[0].trace
-    low, high = trace.mean - 5 * trace.std, trace.mean + 5 * trace.std
-    inside = (trace.statistics[:, 0] >= low[:, 0]) & (trace.statistics[:, 0] <= high[:, 0])
-    known = ~np.isnan(trace.mean[:, 0])
+    assert list(trace.statistics) == ["log_px", "log_pz", "log_det"]
+    value, low, high = trace.statistics["log_px"].T
+    inside = (value >= low) & (value <= high)
+    known = ~np.isnan(low)
+    assert known.any()
     np.testing.assert_array_equal(inside[known], trace.verdict[known] == 0)
     assert not trace.verdict[~known].any()
-    np.testing.assert_allclose(
-        trace.statistics[:, 0], trace.statistics[:, 1] + trace.statistics[:, 2], rtol=1e-4
-    )
+    log_px, log_pz, log_det = (values[:, 0] for values in trace.statistics.values())
+    np.testing.assert_allclose(log_px, log_pz + log_det, rtol=1e-4)
+    for name in ("log_pz", "log_det"):  # the verdict does not look at them
+        assert np.isnan(trace.statistics[name][:, 1:]).all()
 
 
-def make_learner(method: MethodSettings, size: int = 6, **options: object) -> FlowLearner:
+def make_learner(method: FlowMethod, size: int = 6, **options: object) -> FlowLearner:
     """A learner in float64 whose flow is not the identity."""
     torch.manual_seed(0)
     weights = torch.Generator().manual_seed(1)
@@ -123,8 +134,17 @@ def make_learner(method: MethodSettings, size: int = 6, **options: object) -> Fl
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=weights)
     model.double()
-    made = {"batch_size": 16, "learning_rate": 1e-2, "weight_decay": 0.0, **options}
-    return FlowLearner(model, method, generator=torch.Generator().manual_seed(2), **made)
+    generator = torch.Generator().manual_seed(2)
+    made = {"learning_rate": 1e-2, "weight_decay": 0.0, **options}
+    return FlowLearner(
+        model,
+        build_memory(method.memory, model, 16, generator),
+        detection=method.detection,
+        batch_size=16,
+        generator=generator,
+        learning_rate_decay=method.learning_rate_decay,
+        **made,
+    )
 
 
 def batch(task: int = 0, seed: int = 0, count: int = 16) -> TaskBatch:
@@ -134,33 +154,39 @@ def batch(task: int = 0, seed: int = 0, count: int = 16) -> TaskBatch:
 
 
 @pytest.mark.parametrize(
-    ("name", "weighing"), [("hcl-gr", "samples"), ("hcl-gr", "terms"), ("hcl-fr", "samples")]
+    "memory",
+    [
+        GenerativeSettings(weighing="samples"),
+        GenerativeSettings(weighing="terms"),
+        FunctionalSettings(alpha=10.0),
+    ],
+    ids=["samples", "terms", "functional"],
 )
-def test_the_objective_is_the_papers(name, weighing):
+def test_the_objective_is_the_papers(memory):
     """L_ll + L_GR and L_ll + α L_FR, by the functions that mirror the equations.
 
     Weighed by samples, each of two old tasks counts in GR as much as the batch.
     """
-    learner = make_learner(dataclasses.replace(METHODS[name], alpha=10.0, weighing=weighing))
+    learner = make_learner(FlowMethod(memory=memory))
     for task in (0, 1, 2):
         for seed in range(3):
             learner.observe(batch(task, seed))
     x, y, _ = batch(2, 9)
     before = learner.generator.get_state()
-    loss, statistics, _ = learner._objective(x, y)
+    loss, statistics, _ = learner.objective(x, y)
     learner.generator.set_state(before)
     model = learner.model
     labels = torch.randint(2, (32,), generator=learner.generator)
     t = torch.tensor([0] * 16 + [1] * 16)  # a batch's worth of each old task
-    replayed, z = learner.snapshot.sample(labels, t, learner.generator)
+    replayed, z = learner.memory.snapshot.sample(labels, t, learner.generator)
     extra = (
-        replay_loss(model, replayed, labels, t)
-        if name == "hcl-gr"
-        else 10.0 * functional_loss(model.flow, replayed, z)
+        replay_loss(model.statistics(replayed, labels, t).log_px)
+        if memory.kind == "generative"
+        else 10.0 * functional_loss(model.flow(replayed)[0], z)
     )
     assert extra.item() > 0.01
-    expected = likelihood_loss(model, x, y, 2) + extra
-    if (name, weighing) == ("hcl-gr", "samples"):
+    expected = likelihood_loss(model.statistics(x, y, 2).log_px) + extra
+    if memory == GenerativeSettings(weighing="samples"):
         expected = (expected + extra) / 3
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(statistics.log_px, model.statistics(x, y, 2).log_px)
@@ -168,12 +194,11 @@ def test_the_objective_is_the_papers(name, weighing):
 
 @pytest.mark.parametrize("weighing", ["samples", "terms"])
 def test_curl_weighs_replay_as_gr_does(weighing):
-    settings = VAESettings(encoder=(8,), decoder=(8,), latents=2)
-    method = MethodSettings(kind="vae", memory="generative", vae=settings, weighing=weighing)
+    settings = CurlMethod(encoder=(8,), decoder=(8,), latents=2)
     vae = SupervisedCURL(settings, 6, 2, torch.Generator().manual_seed(1))
     draws = torch.Generator().manual_seed(2)
     options = {"batch_size": 16, "learning_rate": 0.0, "weight_decay": 0.0, "generator": draws}
-    learner = VAELearner(vae, method, **options)
+    learner = CurlLearner(vae, weighing=weighing, **options)
     shown = [batch(task)._replace(x=batch(task).x.float()) for task in (0, 1, 2)]
     for task in (0, 1):
         learner.observe(shown[task])
@@ -189,7 +214,7 @@ def test_curl_weighs_replay_as_gr_does(weighing):
 
 
 def test_a_falling_rate_begins_anew_with_each_task():
-    learner = make_learner(MethodSettings(memory="functional", learning_rate_decay=3.0))
+    learner = make_learner(FlowMethod(memory=FunctionalSettings(), learning_rate_decay=3.0))
     rates = []
     for task, steps in ((0, 2), (1, 3), (0, 1)):
         for seed in range(steps):
@@ -199,7 +224,7 @@ def test_a_falling_rate_begins_anew_with_each_task():
 
 
 def test_a_falling_rate_goes_on_from_a_checkpoint():
-    method = MethodSettings(memory="functional", learning_rate_decay=3.0)
+    method = FlowMethod(memory=FunctionalSettings(), learning_rate_decay=3.0)
     learner, other = make_learner(method), make_learner(method)
     for seed in range(4):
         learner.observe(batch(0, seed))
@@ -210,7 +235,7 @@ def test_a_falling_rate_goes_on_from_a_checkpoint():
     torch.testing.assert_close(other.model.flow.weights, learner.model.flow.weights)
 
 
-MEASURED = MethodSettings(memory="functional", alpha=1.0, draws="measured")
+MEASURED = FlowMethod(memory=FunctionalSettings(alpha=1.0, draws="measured"))
 
 
 def test_measured_draws_have_the_moments_of_the_latents():
@@ -219,8 +244,8 @@ def test_measured_draws_have_the_moments_of_the_latents():
         for seed in range(40):
             learner.observe(batch(task, seed, count=64))
     learner.observe(batch(2))
-    learner._old = torch.arange(2).repeat_interleave(20_000)
-    replay = learner._draw_replay()
+    memory = learner.memory
+    replay = memory.sample(memory.snapshot, torch.arange(2).repeat_interleave(20_000))
     torch.testing.assert_close(learner.model.flow(replay.x)[0], replay.z, atol=1e-9, rtol=1e-9)
     for task in (0, 1):
         shown = [batch(task, seed, count=64) for seed in range(40)]
@@ -243,10 +268,10 @@ def test_measured_draws_keep_old_tasks_and_survive_a_task_that_comes_back():
     for task in (0, 1, 0, 2):
         for seed in range(4):
             learner.observe(batch(task, seed))
-    assert sorted(learner.draws.gaussians) == [0, 1]
-    assert len(learner.draws.means) == 2  # of tasks 0 and 1, while 2 is learned
-    with pytest.raises(ValueError, match="draws: measured needs kind flow"):
-        MethodSettings(memory="buffer", draws="measured")
+    measured = learner.memory.measured
+    assert sorted(measured.gaussians) == [0, 1]
+    assert len(measured.means) == 2  # of tasks 0 and 1, while 2 is learned
+    assert learner.memory.draw().t.tolist() == [0] * 16 + [1] * 16
 
 
 def test_mtl_learns_all_tasks_at_once():
@@ -259,27 +284,28 @@ def test_er_and_mtl_take_one_mean_over_batch_and_replay():
         learner.observe(batch(task))
     x, y, _ = batch(1, 9)
     before = learner.generator.get_state()
-    loss, _, _ = learner._objective(x, y)
+    loss, _, _ = learner.objective(x, y)
     learner.generator.set_state(before)
-    stored = learner.buffers.draw([0], 16, learner.generator)
+    stored = learner.memory.draw()
+    assert stored.t.tolist() == [0] * 16
     both = torch.cat((x, stored.x)), torch.cat((y, stored.y)), torch.tensor([1] * 16 + [0] * 16)
-    torch.testing.assert_close(loss, likelihood_loss(learner.model, *both))
+    torch.testing.assert_close(loss, likelihood_loss(learner.model.statistics(*both).log_px))
 
 
 def test_the_snapshot_is_renewed_at_each_change_and_only_then():
     learner = make_learner(METHODS["hcl-fr"])
     learner.observe(batch(0))
-    assert learner.snapshot is None  # nothing to keep yet
+    assert learner.memory.snapshot is None  # nothing to keep yet
     at_change = [parameter.clone() for parameter in learner.model.parameters()]
     learner.observe(batch(1))
     learner.observe(batch(1, 1))
-    for then, kept in zip(at_change, learner.snapshot.parameters(), strict=True):
+    for then, kept in zip(at_change, learner.memory.snapshot.parameters(), strict=True):
         assert torch.equal(then, kept)
     second = [parameter.clone() for parameter in learner.model.parameters()]
     learner.observe(batch(0, 2))  # a task that comes back is a change, too
     assert learner.task == 0
     assert learner.num_tasks == 2
-    for then, kept in zip(second, learner.snapshot.parameters(), strict=True):
+    for then, kept in zip(second, learner.memory.snapshot.parameters(), strict=True):
         assert torch.equal(then, kept)
 
 
@@ -287,7 +313,7 @@ def test_replay_is_for_the_other_tasks():
     learner = make_learner(METHODS["hcl-gr"])
     for task in (0, 1, 2, 1):
         learner.observe(batch(task))
-    replay = learner._draw_replay()
+    replay = learner.memory.draw()
     assert replay.t.tolist() == [0] * 16 + [2] * 16
     assert set(replay.y.tolist()) == {0, 1}
 
@@ -311,8 +337,9 @@ def test_verdicts_come_before_the_step_they_are_about():
             expected = learner.model.statistics(x, y, 0)
         seen = learner.observe(Batch(x, y))
         if seed:
-            for index, values in enumerate(expected):
-                assert seen.evidence.statistics[index] == pytest.approx(values.sum().item())
+            for name, values in expected._asdict().items():
+                watched = seen.evidence.statistics[name]
+                assert watched.value == pytest.approx(values.sum().item())
 
 
 def test_answers_are_marginal_class_and_likeliest_pair():
@@ -349,11 +376,11 @@ def test_a_reservoir_holds_every_sample_seen_with_the_same_chance():
     counts = np.zeros(40)
     generator = torch.Generator().manual_seed(0)
     for _ in range(500):
-        buffers = Buffers(10)
+        reservoirs = Reservoirs(10)
         for start in range(0, 40, 8):
             x = torch.arange(start, start + 8.0)[:, None]
-            buffers.remember(0, x, torch.zeros(8, dtype=torch.int64), generator)
-        held = buffers.x[0][:, 0].int().numpy()
+            reservoirs.remember(0, x, torch.zeros(8, dtype=torch.int64), generator)
+        held = reservoirs.x[0][:, 0].int().numpy()
         assert len(set(held.tolist())) == 10
         counts[held] += 1
     assert counts.sum() == 5000
@@ -362,11 +389,11 @@ def test_a_reservoir_holds_every_sample_seen_with_the_same_chance():
     assert counts.max() < 170
 
 
-def test_buffers_draw_only_what_was_stored():
-    buffers = Buffers(10)
+def test_reservoirs_draw_only_what_was_stored():
+    reservoirs = Reservoirs(10)
     generator = torch.Generator().manual_seed(0)
-    buffers.remember(0, torch.ones(3, 2), torch.tensor([0, 1, 0]), generator)
-    drawn = buffers.draw([0], 50, generator)
+    reservoirs.remember(0, torch.ones(3, 2), torch.tensor([0, 1, 0]), generator)
+    drawn = reservoirs.draw([0], 50, generator)
     assert torch.equal(drawn.x, torch.ones(50, 2))
     assert set(drawn.y.tolist()) == {0, 1}
 
@@ -378,49 +405,11 @@ def test_memory_stays_flat_in_the_number_of_tasks():
         learner = make_learner(METHODS["hcl-fr"])
         for task in range(tasks):
             learner.observe(batch(task))
-        kept = [*learner.model.parameters(), *learner.snapshot.parameters()]
-        kept += [*learner.model.buffers(), *learner.snapshot.buffers()]
+        kept = [*learner.model.parameters(), *learner.memory.snapshot.parameters()]
+        kept += [*learner.model.buffers(), *learner.memory.snapshot.buffers()]
         return sum(tensor.numel() for tensor in kept)
 
     assert numbers(9) - numbers(4) == 2 * 5 * 2 * 6  # five tasks' K × D means, in both
-
-
-def test_changes_for_a_benchmark_are_made():
-    values = {
-        "memory": "functional",
-        "alpha": 1,
-        "benchmarks": {"hard": {"alpha": 100, "learning_rate": 1e-5}},
-    }
-    method = build(MethodSettings, values, "params.yaml", "methods.hcl-fr")
-    hard, other = method.for_benchmark("hard"), method.for_benchmark("other")
-    assert (hard.alpha, hard.learning_rate, hard.memory) == (100.0, 1e-5, "functional")
-    assert (other.alpha, other.learning_rate) == (1.0, None)
-    assert hard.benchmarks == other.benchmarks == {}
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"kind": "ncm", "memory": "buffer"}, "m.memory: buffer does not fit kind ncm"),
-        ({"kind": "vae", "memory": "functional"}, "allowed: none, generative"),
-        ({"tasks": "detected", "memory": "all"}, "m.tasks: detected needs"),
-        ({"kind": "vae", "tasks": "detected"}, "m.tasks: detected needs"),
-        ({"memory": "functional", "weighing": "terms"}, "m.weighing: terms needs memory gen"),
-        ({"alpha": -1.0}, "m.alpha"),
-        ({"buffer_size": 0}, "m.buffer_size"),
-        ({"projections": 0}, "m.projections"),
-        ({"shrinkage": 2.0}, "m.shrinkage"),
-        ({"ridge": 0.0}, "m.ridge"),
-        ({"learning_rate_decay": -1.0}, "m.learning_rate_decay: is -1"),
-        ({"kind": "vae", "learning_rate_decay": 1.0}, "m.learning_rate_decay: needs kind flow"),
-        ({"benchmarks": {"b": {"alfa": 1}}}, "m.benchmarks.b.alfa"),
-        ({"kind": "plus", "memory": "functional", "projections": 7}, "set plus.projections"),
-        ({"kind": "plus", "memory": "functional", "detection": {"window": 20}}, "set plus.test"),
-    ],
-)
-def test_impossible_methods_are_named(values, message):
-    with pytest.raises(HCLError, match=message):
-        build(MethodSettings, values, "params.yaml", "m")
 
 
 def watcher(trim: int) -> tuple[FlowLearner, torch.Generator]:
@@ -428,9 +417,11 @@ def watcher(trim: int) -> tuple[FlowLearner, torch.Generator]:
     generator = torch.Generator().manual_seed(0)
     flow = FlowSettings(couplings=2, hidden_layers=1, hidden=16)
     detection = DetectionSettings(window=30, trim=trim)
+    model = build_model(flow, (8,), 2, generator)
     learner = FlowLearner(
-        build_model(flow, (8,), 2, generator),
-        MethodSettings(tasks="detected", detection=detection),
+        model,
+        build_memory(FlowMethod().memory, model, 32, generator),
+        detection=detection,
         batch_size=32,
         learning_rate=1e-3,
         weight_decay=0.0,
@@ -462,11 +453,10 @@ def test_a_change_is_found_where_the_ends_are_trimmed():
 
 
 def test_a_trimmed_statistic_is_that_of_the_samples_between_the_ends():
-    learner, _ = watcher(trim=1)
     values = torch.tensor([3.0, -90.0, 1.0, 2.0, 70.0])
     expected = 5 / 3 * (1.0 + 2.0 + 3.0)
-    np.testing.assert_allclose(learner._sums(Statistics(values, values, values)), 3 * [expected])
+    np.testing.assert_allclose(batch_sums(Statistics(values, values, values), 1), 3 * [expected])
     few = values[:2]  # none would be left
-    np.testing.assert_allclose(learner._sums(Statistics(few, few, few)), 3 * [-87.0])
+    np.testing.assert_allclose(batch_sums(Statistics(few, few, few), 1), 3 * [-87.0])
     with pytest.raises(ValueError, match="trim: is -1"):
         DetectionSettings(trim=-1)

@@ -8,22 +8,32 @@ import numpy as np
 import pytest
 import torch
 
-from hcl.learn.closed_form import StreamingLDA
+from hcl.errors import HCLError
+from hcl.learn.closed_form.forms import StreamingLDA
 from hcl.learn.contract import Batch, TaskBatch
-from hcl.learn.learners import MethodSettings
-from hcl.learn.plus import PlusLearner, PlusSettings, tukey
-from hcl.learn.sequential import SequentialSettings
-from hcl.model.flows import FlowSettings
+from hcl.learn.plus.learner import PlusLearner, tukey
+from hcl.learn.plus.sequential import SequentialSettings
+from hcl.learn.plus.settings import (
+    GaussianRule,
+    LearnsAll,
+    LearnsFirst,
+    PlusMethod,
+    RidgeRule,
+)
+from hcl.learn.settings import TrainingSettings
 from hcl.model.hybrid import build_model
+from hcl.model.settings import FlowSettings
 from hcl.records.runs import NEW, RECURRING
-from hcl.train.loop import Job, TrainingSettings, build_learner, one_thread, train_seed
+from hcl.settings import build
+from hcl.train.loop import Job, build_learner, train_seed
+from hcl.train.machine import one_thread
 from hcl.train.streams import Stream
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
 
 SIZE, CLASSES = 6, 2
 
 
-def learner(detects: bool = False, alpha: float = 3.0, **settings) -> PlusLearner:
+def learner(**settings) -> PlusLearner:
     generator = torch.Generator().manual_seed(0)
     model = build_model(
         FlowSettings(couplings=4, hidden_layers=1, hidden=16), (SIZE,), CLASSES, generator
@@ -33,11 +43,15 @@ def learner(detects: bool = False, alpha: float = 3.0, **settings) -> PlusLearne
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
     return PlusLearner(
         model,
-        PlusSettings(
-            **{"power": 1.0, "projections": 0, "flow": "all", "rule": "gaussian", **settings}
+        PlusMethod(
+            **{
+                "power": 1.0,
+                "projections": 0,
+                "flow": LearnsAll(alpha=3.0),
+                "rule": GaussianRule(),
+                **settings,
+            }
         ),
-        alpha=alpha,
-        detects=detects,
         learning_rate=1e-3,
         weight_decay=0.0,
         generator=generator,
@@ -67,7 +81,7 @@ def test_tukey_keeps_the_sign():
 
 
 def test_a_flow_that_never_learns_gives_streaming_lda_on_its_latents():
-    made = taught(flow="never", shrinkage=1e-2)
+    made = taught(flow=None, rule=GaussianRule(shrinkage=1e-2))
     form = StreamingLDA(SIZE, 1e-2)
     for task in range(3):
         for seed in range(6):
@@ -84,40 +98,40 @@ def test_a_flow_that_never_learns_gives_streaming_lda_on_its_latents():
 
 
 def test_the_ridge_is_that_of_the_closed_form():
-    made = taught(flow="never", rule="ridge", ridge=0.1, projections=7)
+    made = taught(flow=None, rule=RidgeRule(penalty=0.1), projections=7)
     z, y = [], []
     for task in range(3):
         for seed in range(6):
             x, label = samples(task, seed=seed)
-            z.append(made._lifted(made.flow(x)[0]).detach().double())
+            z.append(made.lifted(made.flow(x)[0]).detach().double())
             y.append(CLASSES * task + label)
     z, targets = torch.cat(z), torch.nn.functional.one_hot(torch.cat(y)).double()
     gram = z.T @ z
     penalty = 0.1 * gram.diagonal().mean() * torch.eye(len(gram))
     weights = torch.linalg.solve(gram + penalty, z.T @ targets)
     x = torch.cat([samples(task, seed=50)[0] for task in range(3)])
-    expected = (made._lifted(made.flow(x)[0]).detach().double() @ weights).argmax(1).numpy()
+    expected = (made.lifted(made.flow(x)[0]).detach().double() @ weights).argmax(1).numpy()
     found = made.predict(x)
     np.testing.assert_array_equal(CLASSES * found.predicted_task + found.pair_class, expected)
     np.testing.assert_array_equal(found.predicted_class, found.pair_class)
 
 
 def test_the_lift_stands_beside_the_latents():
-    made = taught(flow="never", projections=7)
+    made = taught(flow=None, projections=7)
     z = torch.randn(5, SIZE)
-    lifted = made._lifted(z)
+    lifted = made.lifted(z)
     torch.testing.assert_close(lifted[:, :SIZE], z)
     torch.testing.assert_close(lifted[:, SIZE:], (z @ made.lift).clamp(min=0))
     assert made.moments.gram.shape == (SIZE + 7, SIZE + 7)
 
 
 def test_the_objective_is_the_likelihood_of_the_measured_gaussians_and_functional_regularisation():
-    made = taught(alpha=3.0)
+    made = taught(flow=LearnsAll(alpha=3.0))
     x, y = samples(2, seed=9)
     state = made.generator.get_state()
-    drawn = made._draw_replay()
+    drawn = made.draw_replay()
     made.generator.set_state(state)
-    loss, _ = made._objective(x, y)
+    loss, _ = made.objective(x, y)
     z, log_det = made.flow(x)
     first = 2 * CLASSES
     sums, counts = made.moments.sums[first:].clone(), made.moments.counts[first:].clone()
@@ -126,7 +140,7 @@ def test_the_objective_is_the_likelihood_of_the_measured_gaussians_and_functiona
         counts[label] += 1
     means = (sums / counts[:, None]).float()
     gaussian = torch.distributions.MultivariateNormal(
-        torch.zeros(SIZE), precision_matrix=made._metric.of(made.moments, 1e-2, SIZE)
+        torch.zeros(SIZE), precision_matrix=made.metric.of(made.moments, 1e-2, SIZE)
     )
     constant = gaussian.log_prob(torch.zeros(SIZE))
     likelihood = (gaussian.log_prob(z - means[y]) - constant + log_det).mean()
@@ -135,9 +149,9 @@ def test_the_objective_is_the_likelihood_of_the_measured_gaussians_and_functiona
 
 
 def test_replay_comes_from_the_gaussians_of_the_other_tasks():
-    made = taught(replay=4000)
+    made = taught(flow=LearnsAll(alpha=3.0, replay=4000))
     assert made.task == 2
-    x, z = made._draw_replay()
+    x, z = made.draw_replay()
     torch.testing.assert_close(made.snapshot.flow(x)[0], z, atol=1e-3, rtol=1e-3)
     means = made.moments.means().float()[: 2 * CLASSES]
     distance = torch.cdist(z, means)
@@ -145,13 +159,13 @@ def test_replay_comes_from_the_gaussians_of_the_other_tasks():
     shares = torch.bincount(near, minlength=2 * CLASSES) / len(z)
     assert (shares - 0.25).abs().max() < 0.05
     within = torch.cov((z - means[near]).T)
-    expected = made._replay_factor @ made._replay_factor.T
+    expected = made.replay_factor @ made.replay_factor.T
     assert (within - expected).abs().max() < 0.15 * expected.diagonal().max()
 
 
 def test_the_flow_learns_when_it_is_told_to():
     weights = {}
-    for flow in ("all", "first", "never"):
+    for name, flow in (("all", LearnsAll()), ("first", LearnsFirst()), ("never", None)):
         made = learner(flow=flow)
         start = made.flow.weights.detach().clone()
         for seed in range(6):
@@ -160,13 +174,13 @@ def test_the_flow_learns_when_it_is_told_to():
         for seed in range(6):
             made.observe(TaskBatch(*samples(1, seed=seed), 1))
         moved = not torch.equal(start, after_first), not torch.equal(after_first, made.flow.weights)
-        weights[flow] = moved
+        weights[name] = moved
     assert weights == {"all": (True, True), "first": (True, False), "never": (False, False)}
 
 
 def watching(batches: int = 40) -> PlusLearner:
     """A learner that has seen one task and suspects nothing."""
-    made = learner(detects=True, flow="never", test=SequentialSettings(gather=4))
+    made = learner(flow=None, detection=SequentialSettings(gather=4))
     for seed in range(batches):
         made.observe(Batch(*samples(0, seed=seed)))
     assert not made.pending
@@ -199,9 +213,8 @@ def test_a_suspicion_that_passes_costs_nothing():
 
 
 def test_no_suspicion_lasts_longer_than_the_window():
-    made = learner(
-        detects=True, flow="never", test=SequentialSettings(limit=1e9, window=12, minimum=10)
-    )
+    endless = SequentialSettings(limit=1e9, window=12, minimum=10)
+    made = learner(flow=None, detection=endless)
     for seed in range(40):
         made.observe(Batch(*samples(0, seed=seed)))
     most = 0
@@ -212,17 +225,12 @@ def test_no_suspicion_lasts_longer_than_the_window():
     assert made.num_tasks == 1
 
 
-PLUS = MethodSettings(
-    kind="plus",
-    memory="functional",
-    alpha=50.0,
-    plus=PlusSettings(flow="all", power=1.0, projections=50),
-)
+PLUS = PlusMethod(flow=LearnsAll(alpha=50.0), power=1.0, projections=50)
 
 
-def trained(tasks: str, order: tuple[int, ...]):
+def trained(detection: SequentialSettings | None, order: tuple[int, ...]):
     embeddings, stream = benchmark(blobs_in_64_dimensions(train=640), order, epochs=2)
-    method = MethodSettings(**{**vars(PLUS), "tasks": tasks})
+    method = dataclasses.replace(PLUS, detection=detection)
     flow = FlowSettings(couplings=4, hidden_layers=2, hidden=64)
     settings = TrainingSettings(learning_rate=1e-4, weight_decay=0.0)
     with one_thread():
@@ -231,10 +239,10 @@ def trained(tasks: str, order: tuple[int, ...]):
     return run, (run.predicted_class[-1] == y).mean()
 
 
-@pytest.mark.parametrize("learns", ["never", "all"])
+@pytest.mark.parametrize("learns", [None, LearnsAll()], ids=["never", "all"])
 def test_it_starts_from_the_identity_whatever_the_benchmark_s_flow(learns):
     embeddings, stream = benchmark(blobs_in_64_dimensions())
-    method = dataclasses.replace(PLUS, plus=PlusSettings(flow=learns, power=1.0))
+    method = PlusMethod(flow=learns, power=1.0)
     flow = FlowSettings(couplings=2, hidden_layers=1, hidden=8, spread=4.0)
     job = Job(stream, embeddings, "hcl-plus", method, flow, TrainingSettings(), seed=0)
     batches = Stream(stream, embeddings, batch_size=32, seed=0, device=torch.device("cpu"))
@@ -244,13 +252,13 @@ def test_it_starts_from_the_identity_whatever_the_benchmark_s_flow(learns):
 
 
 def test_told_its_tasks_it_keeps_all_of_them():
-    run, accuracy = trained("given", (0, 1, 2, 3))
+    run, accuracy = trained(None, (0, 1, 2, 3))
     assert accuracy > 0.97
     assert run.added_in.tolist() == [0, 1, 2, 3]
 
 
 def test_it_finds_all_changes_and_names_the_task_that_comes_back():
-    run, accuracy = trained("detected", (0, 1, 2, 0, 3))
+    run, accuracy = trained(SequentialSettings(), (0, 1, 2, 0, 3))
     starts = np.flatnonzero(np.diff(run.trace.segment)) + 1
     found = np.flatnonzero(run.trace.verdict)
     gather = SequentialSettings().gather
@@ -262,21 +270,36 @@ def test_it_finds_all_changes_and_names_the_task_that_comes_back():
 
 def test_only_a_learner_that_is_told_its_tasks_is_handed_them():
     with pytest.raises(TypeError, match="must not be handed"):
-        learner(detects=True).observe(TaskBatch(*samples(0), 0))
+        learner(detection=SequentialSettings()).observe(TaskBatch(*samples(0), 0))
     with pytest.raises(TypeError, match="needs a TaskBatch"):
         learner().observe(Batch(*samples(0)))
 
 
+def test_the_trace_names_what_the_test_looks_at():
+    """The shift of the mean latents, and the evidence that it adds up to, with their bounds."""
+    made = watching()
+    mean, std = made.test.scale()
+    seen = made.observe(Batch(*samples(1))).evidence.statistics
+    assert list(seen) == ["mean_shift", "evidence"]
+    settings = made.test.settings
+    assert seen["mean_shift"].high == pytest.approx(mean + settings.threshold * std)
+    assert seen["mean_shift"].value > seen["mean_shift"].high  # so far is the other task
+    assert (seen["evidence"].value, seen["evidence"].high) == (made.test.evidence, settings.limit)
+    assert made.test.evidence > 0
+
+
 @pytest.mark.parametrize(
-    ("values", "key"),
+    ("values", "message"),
     [
-        ({"power": 0}, "power"),
-        ({"projections": -1}, "projections"),
-        ({"shrinkage": 0}, "shrinkage"),
-        ({"ridge": 0}, "ridge"),
-        ({"replay": 0}, "replay"),
+        ({"power": 0}, "m.power: is 0; expected above 0, up to 1"),
+        ({"projections": -1}, "m.projections: is -1; expected 0 or more"),
+        ({"rule": {"kind": "gaussian", "shrinkage": 0}}, "m.rule.shrinkage: is 0; expected above"),
+        ({"rule": {"kind": "ridge", "penalty": 0}}, "m.rule.penalty: is 0; expected a number ab"),
+        ({"flow": {"kind": "all", "replay": 0}}, "m.flow.replay: is 0; expected 1 or more"),
+        ({"flow": {"kind": "all", "alpha": -1}}, "m.flow.alpha: is -1; expected 0 or more"),
+        ({"flow": {"kind": "first", "shrinkage": 2}}, "m.flow.shrinkage: is 2; expected above 0"),
     ],
 )
-def test_impossible_settings_are_named(values, key):
-    with pytest.raises(ValueError, match=key):
-        PlusSettings(**values)
+def test_impossible_settings_are_named(values, message):
+    with pytest.raises(HCLError, match=f"^params.yaml: {message}"):
+        build(PlusMethod, values, "params.yaml", "m")

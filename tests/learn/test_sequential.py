@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hcl.learn.sequential import CumulativeSum, SequentialSettings
+from hcl.learn.plus.sequential import CumulativeSum, SequentialSettings
 
 
 def calibrated(**settings) -> CumulativeSum:

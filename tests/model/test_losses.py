@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hcl.model.flows import FlowSettings
 from hcl.model.hybrid import HybridModel, build_model
 from hcl.model.latent import LatentMixture
-from hcl.model.losses import functional_loss, likelihood_loss, replay_loss
+from hcl.model.losses import functional_loss, likelihood_loss, mixed_loss, replay_loss
+from hcl.model.settings import FlowSettings
 from hcl.studies.toy_losses import Scale
 from tests.support.flow_checks import perturb
 
@@ -48,6 +48,14 @@ def test_replay_is_the_likelihood_of_the_snapshot_s_samples() -> None:
         kl = (snapshot.statistics(x, y, t).log_px - model.statistics(x, y, t).log_px).mean().item()
     assert moved - at_snapshot == pytest.approx(kl)
     assert kl > 0
+
+
+def test_samples_weigh_each_task_the_same_and_terms_the_batch_like_all_replay() -> None:
+    """Appendix C writes the sum of two means; by samples there is one mean over both."""
+    log_px = torch.tensor([-1.0, -3.0], dtype=torch.float64)
+    replayed = torch.tensor([-10.0, -20.0, -30.0, -40.0], dtype=torch.float64)  # two old tasks
+    assert mixed_loss(log_px, replayed).item() == pytest.approx(104 / 6)
+    assert mixed_loss(log_px, replayed, "terms").item() == pytest.approx(2 + 25)
 
 
 def test_functional_loss_is_zero_right_after_a_snapshot() -> None:

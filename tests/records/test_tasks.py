@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -18,11 +19,18 @@ from hcl.records.tasks import (
     Segment,
     Source,
     Task,
-    first_difference,
     read_benchmark,
     write_benchmark,
 )
-from hcl.split import EqualTasks, SegmentSettings, StreamSettings, TaskSettings, make_benchmark
+from hcl.split import (
+    EqualTasks,
+    SegmentSettings,
+    StreamSettings,
+    TaskSettings,
+    first_difference,
+    make_benchmark,
+)
+from hcl.train.streams import check_sources
 
 
 def embeddings(classes: int = 6, per_class: int = 10, name: str = "toy") -> Embeddings:
@@ -187,25 +195,42 @@ def test_a_file_that_is_not_whole_is_named_with_the_remedy(tmp_path: Path, damag
     ("changes", "said"),
     [
         ({}, None),
-        ({"order": (1, 3, 2)}, "its order is [1, 2, 3], asked for is [1, 3, 2]"),
-        ({"epochs": 2}, "its epochs are [1, 1, 1], asked for are [2, 2, 2]"),
+        ({"order": (1, 3, 2)}, "its order is null, asked for is [1, 3, 2]"),
+        ({"epochs": 2}, "its epochs is 1, asked for is 2"),
         (
-            {"tasks": tuple(TaskSettings("toy", (k, k + 1)) for k in (0, 4, 2))},
-            "its task 2 has the classes [2, 3] of toy, asked for are [4, 5] of toy",
+            {"tasks": (TaskSettings("toy", (0, 1)), TaskSettings("toy", (4, 5)))},
+            'its tasks is {"classes_per_task": 2, "dataset": "toy"}, asked for is '
+            '[{"classes": [0, 1], "dataset": "toy"}, {"classes": [4, 5], "dataset": "toy"}]',
         ),
-        ({"validation": 0.5}, "its task 1 has 12 train samples, asked for are 8"),
-        ({"seed": 1}, "its task 1 has other train samples"),
+        ({"validation": 0.5}, "its validation is 0.25, asked for is 0.5"),
+        ({"seed": 1}, "its seed is 0, asked for is 1"),
+        ({"seed": 1, "epochs": 2}, "its epochs is 1, asked for is 2"),  # the first of two
     ],
 )
-def test_the_first_difference_is_named_and_moves_the_digest(changes, said) -> None:
+def test_the_first_difference_is_named_and_moves_the_digest(changes, said, tmp_path) -> None:
     settings = {"tasks": EqualTasks("toy", 2), "validation": 0.25}
-    here, there = make(StreamSettings(**settings)), make(StreamSettings(**settings | changes))
-    assert first_difference(here, there) == said
+    asked = StreamSettings(**settings | changes)
+    here, there = make(StreamSettings(**settings)), make(asked)
+    write_benchmark(tmp_path / "tasks.h5", here)
+    for one in (here, read_benchmark(tmp_path / "tasks.h5")):
+        assert first_difference(one, asked) == said
     assert (here.digest() == there.digest()) == (said is None)
 
 
-def test_other_embeddings_are_a_difference() -> None:
+def test_a_file_that_does_not_say_what_was_asked_for_is_let_be(tmp_path: Path) -> None:
+    settings = StreamSettings(EqualTasks("toy", 2))
+    unknown = replace(make(settings), settings=None)
+    write_benchmark(tmp_path / "tasks.h5", unknown)
+    assert read_benchmark(tmp_path / "tasks.h5").settings is None
+    assert first_difference(unknown, replace(settings, epochs=9)) is None
+
+
+def test_other_embeddings_are_another_benchmark() -> None:
+    """Which ones a file points into is checked against its sources (``check_sources``)."""
     settings = StreamSettings(EqualTasks("toy", 2))
     here, there = (make(settings, toy=embeddings(name=name)) for name in ("a", "b"))
-    assert first_difference(here, there) == "it was made from other embeddings"
+    assert first_difference(here, settings) is None
     assert here.digest() != there.digest()
+    check_sources(here, {"toy": embeddings(name="a")})
+    with pytest.raises(HCLError, match="toy"):
+        check_sources(here, {"toy": embeddings(name="b")})

@@ -11,38 +11,33 @@ from pathlib import Path
 
 import pytest
 
-from hcl.learn.detection import DetectionSettings
-from hcl.learn.learners import MethodSettings
-from hcl.learn.plus import PlusSettings
-from hcl.learn.sequential import SequentialSettings
-from hcl.learn.vae import VAESettings
-from hcl.model.flows import FlowSettings
+from hcl.learn.curl.settings import CurlMethod
+from hcl.learn.flow.detection import DetectionSettings
+from hcl.learn.flow.settings import AllData, BufferSettings, FlowMethod, FunctionalSettings
+from hcl.learn.plus.sequential import SequentialSettings
+from hcl.learn.plus.settings import LearnsAll, PlusMethod
+from hcl.learn.settings import TrainingSettings
+from hcl.model.settings import FlowSettings
 from hcl.records.runs import read_run
-from hcl.train.loop import Job, TrainingSettings, _train_into
+from hcl.train.jobs import train_into
+from hcl.train.loop import Job
 from hcl.train.store import Entry
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
 
 pytestmark = pytest.mark.slow
 
 METHODS = {
-    "hcl-fr": MethodSettings(memory="functional"),
-    "hcl-fr-ta": MethodSettings(
-        memory="functional",
-        tasks="detected",
-        detection=DetectionSettings(window=12, minimum=5),
+    "hcl-fr": FlowMethod(memory=FunctionalSettings()),
+    "hcl-fr-ta": FlowMethod(
+        memory=FunctionalSettings(), detection=DetectionSettings(window=12, minimum=5)
     ),
-    "hcl-plus-ta": MethodSettings(
-        kind="plus",
-        memory="functional",
-        tasks="detected",
-        plus=PlusSettings(flow="all", projections=20, test=SequentialSettings(window=12)),
+    "hcl-plus-ta": PlusMethod(
+        flow=LearnsAll(alpha=1.0), projections=20, detection=SequentialSettings(window=12)
     ),
-    "hcl-fr-measured": MethodSettings(memory="functional", draws="measured"),
-    "er": MethodSettings(memory="buffer", buffer_size=30),
-    "mtl": MethodSettings(memory="all"),
-    "curl": MethodSettings(
-        kind="vae", memory="generative", vae=VAESettings(encoder=(16,), decoder=(16,), latents=4)
-    ),
+    "hcl-fr-measured": FlowMethod(memory=FunctionalSettings(draws="measured")),
+    "er": FlowMethod(memory=BufferSettings(size=30)),
+    "mtl": FlowMethod(memory=AllData()),
+    "curl": CurlMethod(encoder=(16,), decoder=(16,), latents=4),
 }
 KILLS = 3
 
@@ -56,7 +51,7 @@ def make_job(name: str) -> Job:
 
 def start(job: Job, folder: Path) -> multiprocessing.Process:
     """A real process; forked, because torch is imported here already."""
-    process = multiprocessing.get_context("fork").Process(target=_train_into, args=(job, folder))
+    process = multiprocessing.get_context("fork").Process(target=train_into, args=(job, folder))
     process.start()
     return process
 

@@ -3,49 +3,58 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from hcl.errors import HCLError
-from hcl.learn.detection import DetectionSettings
-from hcl.learn.learners import MethodSettings
-from hcl.learn.plus import PlusSettings
-from hcl.learn.vae import VAESettings
-from hcl.model.flows import FlowSettings
+from hcl.learn.closed_form.settings import NearestMeanMethod, RanPACMethod, StreamingLDAMethod
+from hcl.learn.curl.settings import CurlMethod
+from hcl.learn.fitting import scaling_of
+from hcl.learn.flow.detection import DetectionSettings
+from hcl.learn.flow.settings import (
+    AllData,
+    BufferSettings,
+    FlowMethod,
+    FunctionalSettings,
+    GenerativeSettings,
+)
+from hcl.learn.plus.sequential import SequentialSettings
+from hcl.learn.plus.settings import LearnsAll, PlusMethod
+from hcl.learn.settings import TrainingSettings
 from hcl.model.model_file import load_model
+from hcl.model.settings import FlowSettings
 from hcl.records import embeddings as embedding_files
 from hcl.records.runs import read_run
 from hcl.records.tasks import Segment
 from hcl.settings import build
-from hcl.train import loop, store
-from hcl.train.loop import Job, TrainingSettings, scaling_of, train, train_seed
+from hcl.train import jobs, loop, store
+from hcl.train.jobs import train
+from hcl.train.loop import Job, build_learner, train_seed
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
 
 FLOW = FlowSettings(couplings=2, hidden_layers=1, hidden=8)
 TRAINING = TrainingSettings(learning_rate=1e-3)
 DETECTION = DetectionSettings(window=4, minimum=2)
 METHODS = {
-    "adam": MethodSettings(),
-    "mtl": MethodSettings(memory="all"),
-    "er": MethodSettings(memory="buffer", buffer_size=20),
-    "curl": MethodSettings(
-        kind="vae", memory="generative", vae=VAESettings(encoder=(8,), decoder=(8,), latents=2)
-    ),
-    "hcl-gr": MethodSettings(memory="generative"),
-    "hcl-fr": MethodSettings(memory="functional"),
-    "hcl-gr-ta": MethodSettings(memory="generative", tasks="detected", detection=DETECTION),
-    "hcl-fr-ta": MethodSettings(memory="functional", tasks="detected", detection=DETECTION),
-    "ncm": MethodSettings(kind="ncm"),
-    "slda": MethodSettings(kind="slda"),
-    "ranpac": MethodSettings(kind="ranpac", projections=50),
-    "hcl-plus": MethodSettings(kind="plus", memory="functional", plus=PlusSettings(projections=9)),
-    "hcl-plus-ta": MethodSettings(
-        kind="plus", memory="functional", tasks="detected", plus=PlusSettings(projections=9)
-    ),
+    "adam": FlowMethod(),
+    "mtl": FlowMethod(memory=AllData()),
+    "er": FlowMethod(memory=BufferSettings(size=20)),
+    "curl": CurlMethod(encoder=(8,), decoder=(8,), latents=2),
+    "hcl-gr": FlowMethod(memory=GenerativeSettings()),
+    "hcl-fr": FlowMethod(memory=FunctionalSettings()),
+    "hcl-gr-ta": FlowMethod(memory=GenerativeSettings(), detection=DETECTION),
+    "hcl-fr-ta": FlowMethod(memory=FunctionalSettings(), detection=DETECTION),
+    "ncm": NearestMeanMethod(),
+    "slda": StreamingLDAMethod(),
+    "ranpac": RanPACMethod(projections=50),
+    "hcl-plus": PlusMethod(projections=9),
+    "hcl-plus-ta": PlusMethod(projections=9, detection=SequentialSettings()),
 }
 EMBEDDINGS, TASKS = benchmark(blobs_in_64_dimensions(3, 64, 20), (0, 1, 0, 2))
 
@@ -129,27 +138,26 @@ def test_seeds_side_by_side_equal_seeds_alone(tmp_path):
     assert read_run(together).seed == 1
 
 
-def test_a_finished_seed_is_not_trained_again(tmp_path, monkeypatch):
-    trained = []
-    real = loop._train_into
-
-    def watched(job: Job, folder: object, position: int = 0) -> None:
-        trained.append(job.seed)
-        real(job, folder, position)
-
-    monkeypatch.setattr(loop, "_train_into", watched)
-    monkeypatch.setattr(loop, "available_cores", lambda: 1)
+def test_a_finished_seed_is_not_trained_again(tmp_path):
     args = (TASKS, EMBEDDINGS, "adam", METHODS["adam"], FLOW)
     kept, out = tmp_path / "store", tmp_path / "out"
-    train(*args, TRAINING, (0, 1), out, kept)
-    train(*args, TRAINING, (0, 1, 2), out, kept)
-    assert trained == [0, 1, 2]
+
+    def finished() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in kept.glob("*/run.h5")}
+
+    assert train(*args, TRAINING, (0, 1), out, kept) == 0
+    two = finished()
+    assert train(*args, TRAINING, (0, 1, 2), out, kept) == 2
+    three = finished()
+    assert (len(two), len(three)) == (2, 3)
+    assert two.items() <= three.items()
     assert sorted(path.name for path in out.iterdir()) == ["seed-0.h5", "seed-1.h5", "seed-2.h5"]
-    train(*args, TRAINING, (2,), out, kept)  # a seed that was taken out leaves the folder
-    assert [path.name for path in out.iterdir()] == ["seed-2.h5"]
-    assert trained == [0, 1, 2]
-    train(*args, dataclasses.replace(TRAINING, learning_rate=2e-3), (2,), out, kept)
-    assert trained == [0, 1, 2, 2]
+    assert train(*args, TRAINING, (2,), out, kept) == 1
+    assert [path.name for path in out.iterdir()] == ["seed-2.h5"]  # one taken out leaves the folder
+    assert finished() == three
+    other = dataclasses.replace(TRAINING, learning_rate=2e-3)
+    assert train(*args, other, (2,), out, kept) == 0
+    assert len(finished()) == 4
     assert not list(kept.rglob("checkpoint*"))
 
 
@@ -158,7 +166,9 @@ def test_everything_that_determines_a_result_is_in_its_fingerprint(monkeypatch):
     others = {
         "seed": job("hcl-fr", seed=1),
         "name": dataclasses.replace(base, name="x"),
-        "method": dataclasses.replace(base, method=MethodSettings(memory="functional", alpha=2.0)),
+        "method": dataclasses.replace(
+            base, method=FlowMethod(memory=FunctionalSettings(alpha=2.0))
+        ),
         "flow": dataclasses.replace(base, flow=dataclasses.replace(FLOW, hidden=9)),
         "training": dataclasses.replace(
             base, training=dataclasses.replace(TRAINING, weight_decay=0.5)
@@ -171,11 +181,53 @@ def test_everything_that_determines_a_result_is_in_its_fingerprint(monkeypatch):
     assert len({*keys.values(), base.fingerprint()}) == len(keys) + 1
     unimportant = dataclasses.replace(TRAINING, checkpoint_every=7)
     assert dataclasses.replace(base, training=unimportant).fingerprint() == base.fingerprint()
+    key = base.fingerprint()
     monkeypatch.setattr(loop, "versions", lambda: {"torch": "other"})
-    assert base.fingerprint() != job("adam").fingerprint()
+    assert base.fingerprint() != key
     key = base.fingerprint()
     monkeypatch.setattr(store, "source_digest", lambda *modules: "other source")
     assert base.fingerprint() != key
+
+
+def test_what_a_method_never_reads_is_not_in_its_fingerprint():
+    wide = dataclasses.replace(FLOW, hidden=9)
+    slow = dataclasses.replace(TRAINING, learning_rate=1e-5)
+    ignored = {"curl": ({"flow": wide},), "hcl-plus": ({"flow": wide},)}
+    ignored |= dict.fromkeys(("ncm", "slda", "ranpac"), ({"flow": wide}, {"training": slow}))
+    for name, each in ignored.items():
+        for changes in each:
+            changed = dataclasses.replace(job(name), **changes)
+            assert changed.fingerprint() == job(name).fingerprint(), name
+    for name, changes in (("curl", {"training": slow}), ("adam", {"flow": wide})):
+        changed = dataclasses.replace(job(name), **changes)
+        assert changed.fingerprint() != job(name).fingerprint(), name
+
+
+def test_another_learner_can_be_tried_without_touching_the_loop():
+    """Whoever tries a memory of their own hands over what builds the learner."""
+
+    class Silent:
+        """A memory that answers as the one below it does, and counts."""
+
+        def __init__(self, memory):
+            self.memory, self.draws = memory, 0
+
+        def draw(self):
+            self.draws += 1
+            return self.memory.draw()
+
+        def __getattr__(self, name):
+            return getattr(self.memory, name)
+
+    def build(job, stream):
+        made = build_learner(job, stream)
+        made.memory = Silent(made.memory)
+        return made
+
+    usual, _ = train_seed(job("hcl-fr"))
+    tried, learner = train_seed(job("hcl-fr"), build=build)
+    assert learner.memory.draws == 8
+    np.testing.assert_array_equal(tried.loss, usual.loss)
 
 
 def test_source_digest_follows_imports(tmp_path):
@@ -207,6 +259,57 @@ def test_source_digest_follows_imports(tmp_path):
         after = digest()
         assert after != before
         before = after
+
+
+LEARNERS = {method.learner.split(".")[2]: method.learner for method in METHODS.values()}
+
+
+def digests(package: Path) -> dict[str, str]:
+    """Of the source of each learner's jobs, by the learner's room."""
+    digest = store.source_digest.__wrapped__
+    return {
+        room: digest("hcl.train.loop", learner, package=package)
+        for room, learner in LEARNERS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """A copy of the package, and the digests of its learners' jobs."""
+    package = tmp_path_factory.mktemp("copy") / "hcl"
+    shutil.copytree(store.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    return package, digests(package)
+
+
+@pytest.mark.parametrize(
+    ("edit", "changed"),
+    [
+        ("learn/curl/learner.py", {"curl"}),
+        ("learn/curl/settings.py", {"curl"}),
+        ("learn/plus/learner.py", {"plus"}),
+        ("learn/flow/memory.py", {"flow"}),
+        ("learn/closed_form/forms.py", {"closed_form"}),
+        ("learn/kinds.py", set()),  # where who adds a learner names it
+        ("learn/moments.py", {"flow", "plus"}),
+        ("train/loop.py", {"flow", "curl", "plus", "closed_form"}),
+    ],
+)
+def test_a_change_to_one_learner_trains_no_other_again(edit, changed, copied):
+    package, before = copied
+    text = (package / edit).read_text(encoding="utf-8")
+    (package / edit).write_text(f"{text}\nadded = True\n", encoding="utf-8")
+    after = digests(package)
+    (package / edit).write_text(text, encoding="utf-8")
+    assert {room for room in before if before[room] != after[room]} == changed
+    assert len(set(before.values())) == len(before) == 4
+
+
+def test_the_digest_of_a_job_is_that_of_the_loop_and_its_learner(monkeypatch):
+    asked = []
+    monkeypatch.setattr(store, "source_digest", lambda *modules: asked.append(modules) or "")
+    for name in METHODS:
+        job(name).fingerprint()
+    assert asked == [("hcl.train.loop", METHODS[name].learner) for name in METHODS]
 
 
 def test_source_digest_of_a_module_that_is_not_there_is_an_error():
@@ -256,8 +359,8 @@ def test_embeddings_stay_mapped_in_the_workers(tmp_path, monkeypatch):
     embedding_files.write(tmp_path / "blobs.h5", made.x, made.y, made.split, provenance)
     mapped = embedding_files.read(tmp_path / "blobs.h5")
     assert isinstance(mapped.x, np.memmap)
-    kinds = loop.joblib.Parallel(n_jobs=2, backend="multiprocessing")(
-        loop.joblib.delayed(_kind)(mapped) for _ in range(2)
+    kinds = jobs.joblib.Parallel(n_jobs=2, backend="multiprocessing")(
+        jobs.joblib.delayed(_kind)(mapped) for _ in range(2)
     )
     assert kinds == ["memmap", "memmap"]
 
@@ -279,6 +382,18 @@ def test_a_loss_that_is_not_finite_stops_the_run():
         "learning_rate below 0.001",
     ):
         assert part in message
+
+
+def test_the_rate_that_a_diverged_run_names_is_the_one_it_had():
+    methods = {
+        "flow": FlowMethod(learning_rate=1e30),
+        "curl": dataclasses.replace(METHODS["curl"], learning_rate=1e30),
+        "plus": PlusMethod(projections=0, flow=LearnsAll(learning_rate=1e30)),
+    }
+    embeddings, tasks = benchmark(blobs_in_64_dimensions(2, 320, 10))
+    for name, method in methods.items():
+        with pytest.raises(HCLError, match=r"learning_rate below 1e\+30"):
+            train_seed(Job(tasks, embeddings, name, method, FLOW, TRAINING, seed=0))
 
 
 def test_scaling_is_fitted_on_the_first_task_alone():

@@ -59,6 +59,18 @@ def falling_rate(learning_rate: float, step: int, decay: float) -> float:
     return learning_rate / math.sqrt(1 + decay * step)
 
 
+def batch_sums(statistics: Statistics, trim: int = 0) -> NDArray[np.float64]:
+    """S1, S2, S3: sums over the batch, in double precision.
+
+    Where ``trim`` samples are left out at either end, the mean of the others stands for them.
+    """
+    n = len(statistics.log_px)
+    values = [getattr(statistics, name).detach().double() for name in STATISTICS]
+    if 0 < trim < n / 2:
+        values = [v.sort().values[trim : n - trim] * (n / (n - 2 * trim)) for v in values]
+    return torch.stack([v.sum() for v in values]).cpu().numpy()
+
+
 class FlowLearner:
     """The hybrid model with a memory, told its tasks or detecting them.
 
@@ -113,7 +125,7 @@ class FlowLearner:
         elif self.detector is None:
             raise TypeError("a learner that is told its tasks needs a TaskBatch")
         elif self.task < 0:
-            self._change_to(None)
+            self.change_to(None)
         loss, statistics, z = self.objective(x, y)
         evidence = None
         if self.detector is not None:
@@ -164,7 +176,7 @@ class FlowLearner:
         if self.detector.has_left(self.task, sums, n):
             back = self.detector.came_back(self._sums_for_all(y, statistics, z), n, self.task)
             verdict = NEW if back is None else RECURRING
-            self._change_to(back)
+            self.change_to(back)
         scale = self.batch_size / n
         watched: dict[str, Watched] = {
             name: Watched(*(float(scale * values[i]) for values in (sums, low, high)))
@@ -182,27 +194,19 @@ class FlowLearner:
         return np.stack(rows)
 
     def _sums(self, statistics: Statistics) -> NDArray[np.float64]:
-        """S1, S2, S3: sums over the batch, in double precision.
-
-        Where samples are trimmed, the mean of the others stands for them.
-        """
         assert self.detector is not None
-        n, trim = len(statistics.log_px), self.detector.settings.trim
-        values = [getattr(statistics, name).detach().double() for name in STATISTICS]
-        if 0 < trim < n / 2:
-            values = [v.sort().values[trim : n - trim] * (n / (n - 2 * trim)) for v in values]
-        return torch.stack([v.sum() for v in values]).cpu().numpy()
+        return batch_sums(statistics, self.detector.settings.trim)
 
     def _go_to(self, number: int) -> None:
         """The batch is of the task that was given under ``number``."""
         if self.detector is not None:
             raise TypeError("a learner that detects its tasks must not be handed them")
         if self.task < 0 or self.given[self.task] != number:
-            self._change_to(self.given.index(number) if number in self.given else None)
+            self.change_to(self.given.index(number) if number in self.given else None)
             if self.num_tasks > len(self.given):
                 self.given.append(number)
 
-    def _change_to(self, task: int | None) -> None:
+    def change_to(self, task: int | None) -> None:
         """Go to an earlier task, or (``None``) add one; the memory keeps what was learned."""
         if self.task >= 0:
             self.memory.leave(self.task)

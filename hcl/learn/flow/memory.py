@@ -209,22 +209,27 @@ class Rehearsal:
             self.measured.prepare(others)
         self.t = repeated(others, self.batch_size, self.generator.device)
 
-    @torch.no_grad()
     def draw(self) -> Replay | None:
-        """y uniform over classes, z from the Gaussian of (y, t), x by the snapshot's inverse."""
+        """A batch's worth of the snapshot's samples for each task other than the current one."""
         if self.snapshot is None or not len(self.t):
             return None
-        y = torch.randint(
-            self.model.latent.num_classes,
-            self.t.shape,
-            generator=self.generator,
-            device=self.t.device,
-        )
+        return self.sample(self.snapshot, self.t)
+
+    @torch.no_grad()
+    def sample(self, snapshot: HybridModel, t: Tensor) -> Replay:
+        """y uniform over classes, z from the Gaussian of (y, t), x by the snapshot's inverse.
+
+        Args:
+            snapshot: f_θ^(k).
+            t: the tasks that are drawn for, as many samples of each, one after the other.
+        """
+        classes = self.model.latent.num_classes
+        y = torch.randint(classes, t.shape, generator=self.generator, device=t.device)
         if self.measured is None:
-            z = self.snapshot.latent.sample(y, self.t, self.generator)
+            z = snapshot.latent.sample(y, t, self.generator)
         else:
-            z = self.measured.sample(y, self.t)
-        return Replay(self.snapshot.flow.inverse(z)[0], y, self.t, z)
+            z = self.measured.sample(y, t)
+        return Replay(snapshot.flow.inverse(z)[0], y, t, z)
 
     def learned(self, task: int, x: Tensor, y: Tensor, z: Tensor) -> None:
         """Measure where the latents lie."""

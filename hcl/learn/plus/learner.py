@@ -12,7 +12,8 @@ Beyond the paper, each with a parameter:
 * **The flow** (``flow``) is the identity by default, z = scaled x, because learning it has not paid
   so far. It can learn by −L_ll under N(f(x); m_y, Σ) in the first task, or in all tasks with L_FR
   on samples that a snapshot draws from the measured Gaussians.
-* **A sequential test** (``hcl.learn.sequential``) on mean latents, in place of one batch at λ = 5.
+* **A sequential test** (``hcl.learn.plus.sequential``) on mean latents, in place of one batch at
+  λ = 5.
 
 Kept: G of φ(z), (D + M)² numbers, whatever the number of tasks; R; one sum of D + M numbers for
 each pair; and, where the flow learns, the flow and one snapshot. Of samples, at most the last 256,
@@ -108,8 +109,8 @@ class PlusLearner:
         self.test = None if settings.detection is None else CumulativeSum(settings.detection)
         self.pending: list[tuple[Tensor, Tensor, float]] = []  # batches that wait for a verdict
         self._rule: LinearScores | None = None  # solved when asked for
-        self._replay_factor: Tensor | None = None
-        self._metric = Inverse()  # Σ⁻¹ of L_ll
+        self.replay_factor: Tensor | None = None
+        self.metric = Inverse()  # Σ⁻¹ of L_ll
         self._spread = Inverse()  # Σ⁻¹ of the test
 
     # Whose batch is it?
@@ -210,7 +211,7 @@ class PlusLearner:
             else:
                 self.snapshot.copy_from(self.model)
             covariance = self.moments.covariance(learns.shrinkage, self.flow.size)
-            self._replay_factor = torch.linalg.cholesky(covariance).float()
+            self.replay_factor = torch.linalg.cholesky(covariance).float()
         if task == self.num_tasks:
             self.num_tasks += 1
             self.moments.add_classes(self.num_classes)
@@ -222,7 +223,7 @@ class PlusLearner:
         """A step of the flow, where it learns at this time, and the moments of the latents."""
         loss = None
         if self._flow_learns():
-            loss, z = self._objective(x, y)
+            loss, z = self.objective(x, y)
             check_finite(loss, self.model, x)
             self.optimiser.zero_grad()
             loss.backward()
@@ -231,7 +232,7 @@ class PlusLearner:
         else:
             with torch.no_grad():
                 z, _ = self.flow(x)
-        self.moments.add(self._lifted(z), self.task * self.num_classes + y)
+        self.moments.add(self.lifted(z), self.task * self.num_classes + y)
         self._rule = None
         return loss
 
@@ -241,15 +242,15 @@ class PlusLearner:
         now = isinstance(learns, LearnsAll) or (learns is not None and self.num_tasks == 1)
         return now and float(self.moments.counts.sum()) >= 2 * self.flow.size
 
-    def _objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """−L_ll + α L_FR with the means as they are measured, and the batch's latents."""
         n = len(x)
-        drawn = self._draw_replay()
+        drawn = self.draw_replay()
         z, log_det = self.flow(x if drawn is None else torch.cat((x, drawn[0])))
         gap = z[:n] - self._means_with(z[:n].detach(), y)
         learns = self.settings.flow
         assert learns is not None
-        inverse = self._metric.of(self.moments, learns.shrinkage, self.flow.size)
+        inverse = self.metric.of(self.moments, learns.shrinkage, self.flow.size)
         loss = (0.5 * (gap @ inverse * gap).sum(1) - log_det[:n]).mean()
         if drawn is not None and isinstance(learns, LearnsAll):
             loss = loss + learns.alpha * functional_loss(z[n:], drawn[1])
@@ -265,12 +266,12 @@ class PlusLearner:
         return (sums / counts.clamp(min=1)[:, None]).to(z)[y]
 
     @torch.no_grad()
-    def _draw_replay(self) -> tuple[Tensor, Tensor] | None:
+    def draw_replay(self) -> tuple[Tensor, Tensor] | None:
         """Samples of the snapshot, other tasks' classes equally likely, and their latents."""
         learns = self.settings.flow
         if self.snapshot is None or self.num_tasks < 2 or not isinstance(learns, LearnsAll):
             return None
-        assert self._replay_factor is not None
+        assert self.replay_factor is not None
         device = self.generator.device
         count = (learns.replay,)
         task = torch.randint(self.num_tasks - 1, count, generator=self.generator, device=device)
@@ -278,10 +279,10 @@ class PlusLearner:
         y = torch.randint(self.num_classes, count, generator=self.generator, device=device)
         noise = torch.randn(*count, self.flow.size, generator=self.generator, device=device)
         means = self.moments.means(self.flow.size)[task * self.num_classes + y].float()
-        z = torch.addmm(means, noise, self._replay_factor.T)
+        z = torch.addmm(means, noise, self.replay_factor.T)
         return self.snapshot.flow.inverse(z)[0], z
 
-    def _lifted(self, z: Tensor) -> Tensor:
+    def lifted(self, z: Tensor) -> Tensor:
         """φ(z) = (z, max(0, zR))."""
         if not self.lift.shape[1]:
             return z
@@ -301,7 +302,7 @@ class PlusLearner:
             else:
                 self._rule = self.moments.ridge_scores(rule.penalty)
         z, _ = (flow or self.flow)(tukey(x, settings.power))
-        return self._rule(self._lifted(z)).unflatten(1, (self.num_tasks, self.num_classes))
+        return self._rule(self.lifted(z)).unflatten(1, (self.num_tasks, self.num_classes))
 
     def class_scores(self, scores: Tensor) -> Tensor:
         """From the scores of pairs (n, T, K) to those of classes (n, K).
@@ -330,11 +331,11 @@ class PlusLearner:
             "optimiser": self.optimiser.state_dict(),
             "generator": self.generator.get_state(),
             "pending": [list(batch) for batch in self.pending],
-            "inverses": [i.state() for i in (self._metric, self._spread)],
+            "inverses": [i.state() for i in (self.metric, self._spread)],
         }
         if self.snapshot is not None:
             state["snapshot"] = self.snapshot.state_dict()
-            state["replay_factor"] = self._replay_factor
+            state["replay_factor"] = self.replay_factor
         if self.test is not None:
             state["known"] = list(self.test.known)
             state["evidence"], state["age"] = self.test.evidence, self.test.age
@@ -350,12 +351,12 @@ class PlusLearner:
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"].cpu())
         self.pending = [(x, y, statistic) for x, y, statistic in state["pending"]]
-        for inverse, held in zip((self._metric, self._spread), state["inverses"], strict=True):
+        for inverse, held in zip((self.metric, self._spread), state["inverses"], strict=True):
             inverse.restore(held)
         if "snapshot" in state:
             self.snapshot = self.model.snapshot()
             self.snapshot.load_state_dict(state["snapshot"])
-            self._replay_factor = state["replay_factor"]
+            self.replay_factor = state["replay_factor"]
         if self.test is not None:
             self.test.known = list(state["known"])
             self.test.evidence, self.test.age = state["evidence"], state["age"]

@@ -126,6 +126,11 @@ class PlusMethod:
         check_count("projections", self.projections, least=0)
 
     @property
+    def learning_rate(self) -> float | None:
+        """Of the flow, where it learns, instead of the benchmark's."""
+        return None if self.flow is None else self.flow.learning_rate
+
+    @property
     def reads_flow(self) -> bool:
         """Whether the size of the benchmark's flow matters."""
         return self.flow is not None

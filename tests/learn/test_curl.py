@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 
 import pytest
 import torch
 
 from hcl.errors import HCLError
-from hcl.learn.vae import SupervisedCURL, VAESettings
+from hcl.learn.curl.settings import CurlMethod
+from hcl.learn.curl.vae import SupervisedCURL
 from hcl.settings import build
 
-SMALL = VAESettings(encoder=(32,), decoder=(32,), latents=2)
+SMALL = CurlMethod(encoder=(32,), decoder=(32,), latents=2)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -84,7 +86,7 @@ def test_scaling_is_undone_in_samples():
 
 
 def test_bernoulli_decoder_draws_probabilities():
-    settings = VAESettings(encoder=(32,), decoder=(32,), latents=2, likelihood="bernoulli")
+    settings = CurlMethod(encoder=(32,), decoder=(32,), latents=2, likelihood="bernoulli")
     model = SupervisedCURL(settings, 4, 2, generator())
     drawn = model.sample(torch.zeros(100, dtype=torch.int64), generator())
     assert (drawn > 0).all()
@@ -107,11 +109,11 @@ def test_snapshot_stays_as_it_was():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"encoder": []}, "vae.encoder"),
-        ({"decoder": [0]}, "vae.decoder"),
-        ({"latents": 0}, "latents"),
+        ({"encoder": []}, "m.encoder: is []; list at least one width above 0."),
+        ({"decoder": [0]}, "m.decoder: is [0]; list at least one"),
+        ({"latents": 0}, "m.latents: is 0; expected 1 or more."),
     ],
 )
 def test_impossible_sizes_are_named(values, message):
-    with pytest.raises(HCLError, match=message):
-        build(VAESettings, values, "params.yaml", "vae")
+    with pytest.raises(HCLError, match=re.escape(f"params.yaml: {message}")):
+        build(CurlMethod, values, "params.yaml", "m")
