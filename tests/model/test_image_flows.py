@@ -23,6 +23,7 @@ from hcl.model.images import (
     highway_network,
     residual_network,
 )
+from hcl.model.losses import likelihood_loss
 from hcl.model.model_file import load_model, save_model
 from tests.support.flow_checks import (
     check_gradients,
@@ -297,6 +298,36 @@ def test_the_paper_s_sizes(
         back, log_det_back = flow.inverse(z)
     assert (back - x).abs().max() < 0.02  # float32, on a range of 256
     torch.testing.assert_close(log_det_back, -log_det, rtol=1e-4, atol=0.1)
+
+
+def squares(rows: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Bytes: a grey square somewhere on black, as far from a Gaussian as digits are."""
+    images = torch.zeros(rows, *shape, dtype=torch.uint8)
+    side = shape[1] // 3
+    for image in images:
+        top, left, grey = (torch.randint(high, (), generator=generator) for high in (side, side, 90))
+        image[:, side + top - 3 : 2 * side + top - 3, left + 3 : left + 3 + side] = 160 + grey
+    return images
+
+
+def test_the_first_step_of_the_paper_s_glow_goes_downhill() -> None:
+    """At rate 1e-3. Its width must not turn a step of Adam into a leap."""
+    generator = torch.Generator().manual_seed(0)
+    settings = FlowSettings("glow", couplings=28, hidden_layers=3, hidden=200, scales=2)
+    model = build_model(settings, (1, 28, 28), 2, generator)
+    model.add_task(generator)
+    x = dequantise(squares(4, (1, 28, 28), generator), generator)
+    y = torch.arange(4) % 2
+    model.flow.initialise(x)
+    optimiser = torch.optim.Adam(model.parameters(), 1e-3, fused=True)
+    losses = []
+    for _ in range(3):
+        optimiser.zero_grad()
+        loss = likelihood_loss(model, x, y, 0)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[0] > losses[1] > losses[2]
 
 
 def test_bytes_become_reals_within_their_cell() -> None:
