@@ -305,7 +305,9 @@ def squares(rows: int, shape: tuple[int, ...], generator: torch.Generator) -> Te
     images = torch.zeros(rows, *shape, dtype=torch.uint8)
     side = shape[1] // 3
     for image in images:
-        top, left, grey = (torch.randint(high, (), generator=generator) for high in (side, side, 90))
+        top, left, grey = (
+            torch.randint(high, (), generator=generator) for high in (side, side, 90)
+        )
         image[:, side + top - 3 : 2 * side + top - 3, left + 3 : left + 3 + side] = 160 + grey
     return images
 
