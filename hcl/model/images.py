@@ -9,12 +9,15 @@ scales leave on the way, then what comes out at the end.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+CACHED = 2**18  # numbers of one layer's activations, a megabyte in float32
 
 
 def dequantise(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -108,7 +111,9 @@ class ChannelMix(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         lower, upper = self._factors()
         weight = self.permutation @ lower @ upper
-        return F.conv2d(x, weight[:, :, None, None]), self._log_det(x)
+        planes = x.transpose(0, 1)  # (C, B, H, W): one matrix product for all samples
+        z = (weight @ planes.flatten(1)).view_as(planes).transpose(0, 1)
+        return z, self._log_det(x)
 
     def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
         lower, upper = self._factors()
@@ -121,19 +126,36 @@ class ChannelMix(nn.Module):
         return (self.log_scale.sum() * x.shape[2] * x.shape[3]).expand(len(x))
 
 
-def convolution(
-    inputs: int, outputs: int, kernel: int, generator: torch.Generator | None
-) -> nn.Conv2d:
-    """A convolution that keeps height and width, uniform within ±1/√fan-in.
-
-    All zeros without a ``generator``: for the last layer of a coupling's network, so that the
-    coupling starts as the identity.
-    """
+def convolution(inputs: int, outputs: int, kernel: int, generator: torch.Generator) -> nn.Conv2d:
+    """A convolution that keeps height and width, uniform within ±1/√fan-in."""
     layer = nn.utils.skip_init(nn.Conv2d, inputs, outputs, kernel, padding=kernel // 2)
-    bound = (inputs * kernel**2) ** -0.5 if generator else 0.0
+    bound = (inputs * kernel**2) ** -0.5
     for parameter in (layer.weight, layer.bias):
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
     return layer
+
+
+class LastConvolution(nn.Conv2d):
+    """gain · weight ∗ x + bias, 3 × 3, all zeros at first: its coupling starts as the identity.
+
+    Adam moves every weight by about its rate r in the first steps, whatever the gradient's size,
+    and all in the direction that helps: the output moves by r · gain · Σ|x| over the fan-in. With a
+    gain of 1 and the 9 · 200 inputs of the paper's Glow that is 0.2 to 0.5 in the log-scale of each
+    of 28 couplings at r = 1e-3: the first step raises the loss, and in later ones z overflows. With
+    64 / fan-in the first steps are those of a network of 7 channels, whatever the width. Paper:
+    silent. Here: as in the original Glow, which scales this layer by a learned factor instead.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 3, padding=1)
+        self.gain = min(1.0, 64 / (9 * inputs))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(cast("Tensor", self.bias))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.gain * self.weight, self.bias, padding=1)
 
 
 class Residual(nn.Module):
@@ -170,42 +192,569 @@ class Highway(nn.Module):
         nn.init.constant_(self.gate.bias, -2.0)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + torch.sigmoid(self.gate(x)) * (F.relu(self.value(x)) - x)
+        return torch.lerp(x, F.relu(self.value(x)), torch.sigmoid(self.gate(x)))
 
 
-def residual_network(
-    inputs: int, outputs: int, *, channels: int, blocks: int, generator: torch.Generator
-) -> nn.Sequential:
-    """The paper's network for SVHN and MNIST: ``blocks`` residual blocks with layer norm."""
-    return nn.Sequential(
-        convolution(inputs, channels, 3, generator),
-        *(Residual(channels, generator) for _ in range(blocks)),
-        nn.GroupNorm(1, channels),
-        nn.ReLU(),
-        convolution(channels, outputs, 3, None),
+class ResidualNetwork(nn.Sequential):
+    """The paper's network for SVHN and MNIST: ``blocks`` residual blocks with layer norm.
+
+    ``run`` and ``gradient`` are the same map and its gradient by hand, for the CPU: images with
+    their channels innermost, which the convolutions take as they are, activations written over
+    norms, and none of the bookkeeping of some sixty nodes.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, *, channels: int, blocks: int, generator: torch.Generator
+    ) -> None:
+        super().__init__(
+            convolution(inputs, channels, 3, generator),
+            *(Residual(channels, generator) for _ in range(blocks)),
+            nn.GroupNorm(1, channels),
+            nn.ReLU(),
+            LastConvolution(channels, outputs),
+        )
+
+    def run(self, x: Tensor, weights: Sequence[Tensor], keep: bool) -> tuple[Tensor, list[Tensor]]:
+        """The output; with ``keep``, also what ``gradient`` needs."""
+        gain = cast("LastConvolution", self[-1]).gain
+        x = x.contiguous(memory_format=torch.channels_last)
+        kept = [x]
+        h = branch = F.conv2d(x, weights[0], weights[1], padding=1)
+        *layers, last = in_turns(weights[2:], 4)
+        for index, (scale, shift, weight, bias) in enumerate(layers):
+            normed, saved = norm(branch, scale, shift)
+            branch = F.conv2d(normed, weight, bias, padding=1)
+            if keep:
+                kept += saved
+            if index % 2 == 1:
+                h = branch.add_(h)
+        scale, shift, weight, bias = last
+        normed, saved = norm(h, scale, shift)
+        return F.conv2d(normed, gain * weight, bias, padding=1), kept + saved
+
+    def gradient(
+        self, grad: Tensor, kept: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """From the gradient of ``run``'s output to those of its input and of ``weights``."""
+        gain = cast("LastConvolution", self[-1]).gain
+        grad = grad.contiguous(memory_format=torch.channels_last)
+        *layers, last = zip(in_turns(weights[2:], 4), in_turns(kept[1:], 4), strict=True)
+        (scale, _, weight, _), saved = last
+        grad, grad_weight, grad_bias = convolution_gradient(grad, saved[1], gain * weight)
+        grad, *grads = norm_gradient(grad, saved, scale)
+        grads += [grad_weight.mul_(gain), grad_bias]
+        skip = grad
+        for index, ((scale, _, weight, _), saved) in reversed(list(enumerate(layers))):
+            grad, *of_convolution = convolution_gradient(grad, saved[1], weight)
+            grad, *of_norm = norm_gradient(grad, saved, scale)
+            if index % 2 == 0:
+                skip = grad.add_(skip)
+            grads[:0] = [*of_norm, *of_convolution]
+        grad, *of_convolution = convolution_gradient(grad, kept[0], weights[0])
+        return grad, [*of_convolution, *grads]
+
+
+def norm(x: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """relu of the layer norm of ``x``; and what ``norm_gradient`` needs, itself among it."""
+    samples, channels, height, width = x.shape
+    normed, mean, spread = torch.native_group_norm(
+        x, scale, shift, samples, channels, height * width, 1, 1e-5
+    )
+    normed.relu_()
+    return normed, [x, normed, mean, spread]
+
+
+def norm_gradient(grad: Tensor, saved: Sequence[Tensor], scale: Tensor) -> Sequence[Tensor]:
+    """From the gradient of ``norm``'s output to those of x, scale and shift."""
+    x, normed, mean, spread = saved
+    samples, channels, height, width = x.shape
+    grad = relu_gradient(grad, normed)
+    return torch.ops.aten.native_group_norm_backward(
+        grad, x, mean, spread, scale, samples, channels, height * width, 1, [True] * 3
     )
 
 
-def highway_network(
-    inputs: int, outputs: int, *, channels: int, layers: int, generator: torch.Generator
-) -> nn.Sequential:
+def relu_gradient(grad: Tensor, output: Tensor) -> Tensor:
+    """From the gradient of relu's ``output`` to that of its input, written over ``grad``."""
+    return torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
+
+
+def convolution_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Sequence[Tensor]:
+    """From the gradient of a 3 × 3 convolution's output to those of x, weight and bias."""
+    return torch.ops.aten.convolution_backward(
+        grad, x, weight, [len(weight)], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True] * 3
+    )
+
+
+class HighwayNetwork(nn.Sequential):
     """The paper's network for split MNIST: ``layers`` hidden highway layers.
 
     Paper: three hidden layers with 200 channels; silent on the kernels. Here: 3 × 3 where the image
     comes in and goes out, 1 × 1 in the hidden layers, as in Glow's own networks.
+
+    ``run`` and ``gradient`` are the same map and its gradient by hand, for the CPU. With channels
+    outermost, (C, B · H · W), each layer is one matrix product, and each 3 × 3 convolution one of
+    nine shifts of the few channels at its thin end: a convolution to 4 channels would cost as much
+    as one to 16.
     """
-    return nn.Sequential(
-        convolution(inputs, channels, 3, generator),
-        nn.ReLU(),
-        *(Highway(channels, generator) for _ in range(layers)),
-        convolution(channels, outputs, 3, None),
-    )
+
+    def __init__(
+        self, inputs: int, outputs: int, *, channels: int, layers: int, generator: torch.Generator
+    ) -> None:
+        super().__init__(
+            convolution(inputs, channels, 3, generator),
+            nn.ReLU(),
+            *(Highway(channels, generator) for _ in range(layers)),
+            LastConvolution(channels, outputs),
+        )
+
+    def run(self, x: Tensor, weights: Sequence[Tensor], keep: bool) -> tuple[Tensor, list[Tensor]]:
+        """The output; with ``keep``, also what ``gradient`` needs."""
+        gain = cast("LastConvolution", self[-1]).gain
+        first, *hidden, (last, bias) = in_turns(weights, 2)
+        shifted = shifts(x.transpose(0, 1))  # (C, 3, 3, B, H, W)
+        columns = shifted.view(9 * len(shifted), -1)
+        parts = columns.new_empty(9 * len(last), columns.shape[1])
+        kept = [columns]
+        for span in self._spans(columns):
+            h = product(first, columns[:, span]).relu_()
+            tensors = [h]
+            for value, gate in in_turns(hidden, 2):
+                v, g = product(value, h).relu_(), product(gate, h).sigmoid_()
+                h = torch.lerp(h, v, g)
+                tensors += [v, g, h]
+            if keep:
+                kept += tensors
+            torch.mm(taps(gain * last), h, out=parts[:, span])
+        out = sum_of_shifts(parts.view(-1, *shifted.shape[1:]))
+        return out.add_(bias[:, None, None, None]).transpose(0, 1), kept
+
+    def gradient(
+        self, grad: Tensor, kept: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """From the gradient of ``run``'s output to those of its input and of ``weights``."""
+        gain = cast("LastConvolution", self[-1]).gain
+        (first, _), *hidden, (last, _) = in_turns(weights, 2)
+        columns, *tensors = kept
+        grad = grad.transpose(0, 1)
+        shifted = shifts(grad)
+        parts, of_columns = shifted.view(9 * len(last), -1), torch.empty_like(columns)
+        matrix, reverse = taps(gain * last.flip(2, 3)), first.flip(2, 3).flatten(1)
+        sums = [torch.zeros_like(weight) for weight in (first.flatten(1), *weights[1:-2])]
+        of_last = torch.zeros_like(matrix)
+        spans = self._spans(columns)
+        for span, (start, *layers) in zip(
+            spans, in_turns(tensors, len(tensors) // len(spans)), strict=True
+        ):
+            inputs = [start, *layers[2::3]]  # of each layer behind the first
+            of_last.addmm_(parts[:, span], inputs[-1].T)
+            grad_h = matrix.T @ parts[:, span]
+            of_value, of_gate = torch.empty_like(grad_h), torch.empty_like(grad_h)
+            for index in reversed(range(len(inputs) - 1)):
+                h, v, g = inputs[index], layers[3 * index], layers[3 * index + 1]
+                (value, _), (gate, _) = hidden[2 * index : 2 * index + 2]
+                torch.sub(v, h, out=of_gate).mul_(grad_h)
+                torch.ops.aten.sigmoid_backward.grad_input(of_gate, g, grad_input=of_gate)
+                torch.mul(grad_h, g, out=of_value)
+                grad_h.sub_(of_value)
+                relu_gradient(of_value, v)
+                for offset, of_output in enumerate((of_value, of_gate)):
+                    weight, bias = sums[2 + 4 * index + 2 * offset : 4 + 4 * index + 2 * offset]
+                    weight.view(len(weight), -1).addmm_(of_output, h.T)
+                    bias.add_(of_output.sum(1))
+                grad_h.addmm_(value.flatten(1).T, of_value).addmm_(gate.flatten(1).T, of_gate)
+            relu_gradient(grad_h, start)
+            sums[0].addmm_(grad_h, columns[:, span].T)
+            sums[1].add_(grad_h.sum(1))
+            torch.mm(reverse.T, grad_h, out=of_columns[:, span])
+        of_last = of_last.mul_(gain).view(len(last), 3, 3, -1).flip(1, 2).permute(0, 3, 1, 2)
+        grads = [sums[0].view_as(first), *sums[1:], of_last, grad.sum((1, 2, 3))]
+        parts = of_columns.view(-1, *shifted.shape[1:])
+        return sum_of_shifts(parts).transpose(0, 1), grads
+
+    def _spans(self, columns: Tensor) -> list[slice]:
+        """Parts of the pixels, so that a layer's activations stay in a core's cache."""
+        count, length = columns.shape[1], max(1, CACHED // len(cast("nn.Conv2d", self[0]).weight))
+        return [slice(start, min(start + length, count)) for start in range(0, count, length)]
+
+
+def product(layer: Sequence[Tensor], x: Tensor) -> Tensor:
+    """A convolution's weight, as a matrix, times (inputs, B · H · W), and its bias."""
+    weight, bias = layer
+    return torch.addmm(bias[:, None], weight.flatten(1), x)
+
+
+def taps(weight: Tensor) -> Tensor:
+    """The weight (O, C, 3, 3) of a convolution as a matrix (O · 9, C)."""
+    return weight.permute(0, 2, 3, 1).flatten(0, 2)
+
+
+def shifts(x: Tensor) -> Tensor:
+    """(C, B, H, W) to (C, 3, 3, B, H, W): at [c, i, j] the value at p + (i − 1, j − 1), 0 outside.
+
+    Its gradient is ``sum_of_shifts`` of the taps in reverse, and the other way round.
+    """
+    channels, samples, height, width = x.shape
+    padded = F.pad(x, (1, 1, 1, 1))
+    plane, sample, row, _ = padded.stride()
+    taps = (channels, 3, 3, samples, height, width)
+    return padded.as_strided(taps, (plane, row, 1, sample, row, 1)).contiguous()
+
+
+def sum_of_shifts(parts: Tensor) -> Tensor:
+    """(C, 3, 3, B, H, W) to (C, B, H, W): the sum over taps of parts[c, i, j] at p + (i, j) − 1."""
+    *_, height, width = parts.shape
+    out = parts[:, 1, 1].clone()
+    for i, j in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1), (2, 2)):
+        top, left = max(0, i - 1), max(0, j - 1)
+        rows, columns = height - abs(i - 1), width - abs(j - 1)
+        part = parts[:, i, j].narrow(2, top, rows).narrow(3, left, columns)
+        out.narrow(2, top - i + 1, rows).narrow(3, left - j + 1, columns).add_(part)
+    return out
+
+
+def in_turns(values: Sequence[Any], count: int) -> list[Sequence[Any]]:
+    """``values``, ``count`` at a time."""
+    return [values[start : start + count] for start in range(0, len(values), count)]
+
+
+class Coupling(nn.Module):
+    """b ↦ b · exp(s(a)) + m(a), for two halves of an image's values; a stays.
+
+    s is bounded as in ``hcl.model.realnvp.couple``.
+
+    Args:
+        network: gives r and m, each of b's shape, one behind the other in the channels.
+        bound: the largest absolute log-scale.
+
+    Attributes:
+        precision: that of the network under autocast; scale and log-determinant keep b's.
+    """
+
+    def __init__(self, network: ResidualNetwork | HighwayNetwork, bound: float) -> None:
+        super().__init__()
+        self.network = network
+        self.bound = bound
+        self.precision: torch.dtype | None = None
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        log_scale, shift = self._terms(self._outputs(a), b)
+        return torch.addcmul(shift, b, log_scale.exp()), log_scale.sum((1, 2, 3))
+
+    def inverse(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        if self.by_hand(a) and not torch.is_grad_enabled():
+            outputs, _ = self.network.run(a, list(self.network.parameters()), keep=False)
+        else:
+            outputs = self._outputs(a)
+        log_scale, shift = self._terms(outputs, b)
+        return (b - shift) * (-log_scale).exp(), -log_scale.sum((1, 2, 3))
+
+    def by_hand(self, x: Tensor) -> bool:
+        """Whether the network and its gradient are run by hand; if not, by its modules."""
+        return x.device.type == "cpu" and self.precision is None
+
+    def _outputs(self, a: Tensor) -> Tensor:
+        with torch.autocast(a.device.type, self.precision, enabled=self.precision is not None):
+            return self.network(a)
+
+    def _terms(self, outputs: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        raw, shift = outputs.to(b.dtype).chunk(2, dim=1)
+        return raw * self.bound / (self.bound + raw.abs()), shift
+
+
+def couple(
+    a: Tensor, b: Tensor, network: Any, weights: Sequence[Tensor], bound: float, keep: bool
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """``Coupling`` by hand: the new b, the log-determinant, and what ``couple_gradient`` needs."""
+    outputs, kept = network.run(a, weights, keep)
+    raw, shift = outputs.chunk(2, dim=1)
+    room = raw.abs().add_(bound)
+    log_scale = torch.div(raw, room).mul_(bound)
+    log_det = log_scale.sum((1, 2, 3))
+    scale = log_scale.exp_()
+    return torch.addcmul(shift, b, scale), log_det, [b, room, scale, *kept] if keep else []
+
+
+def couple_gradient(
+    grad_b: Tensor,
+    grad_log_det: Tensor,
+    kept: Sequence[Tensor],
+    network: Any,
+    weights: Sequence[Tensor],
+    bound: float,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """From gradients of what ``couple`` returned to those of a, b and ``weights``."""
+    b, room, scale, *rest = kept
+    grad_shift, grad_b = grad_b, grad_b * scale
+    # ∂ log_scale / ∂ raw = (bound / room)²
+    grad_raw = torch.addcmul(grad_log_det[:, None, None, None], grad_b, b)
+    grad_raw = grad_raw.div_(room).div_(room).mul_(bound**2)
+    grad_a, grads = network.gradient(torch.cat((grad_raw, grad_shift), 1), rest, weights)
+    return grad_a, grad_b, grads
+
+
+class Couplings(nn.Module):
+    """Couplings that change the two halves of an image's values in turn, the second half first.
+
+    Args:
+        couplings: all with the same bound.
+        halves: ``channels`` are the first and the second half of the channels; ``checkerboard`` the
+            pixels of one colour and those of the other, the two in each 2 × 2 block as channels.
+    """
+
+    def __init__(
+        self, couplings: list[Coupling], halves: Literal["channels", "checkerboard"]
+    ) -> None:
+        super().__init__()
+        self.couplings = nn.ModuleList(couplings)
+        self.cut, self.join = {
+            "channels": (cut_channels, join_channels),
+            "checkerboard": (cut_checkerboard, join_checkerboard),
+        }[halves]
+
+    def forward(self, x: Tensor, plain: bool = False) -> tuple[Tensor, Tensor]:
+        """With ``plain`` by the networks' modules, each of which is called."""
+        halves, log_det = self.cut(x), x.new_zeros(len(x))
+        couplings = list(cast("list[Coupling]", self.couplings))
+        if couplings[0].by_hand(x) and not plain:
+            networks = [coupling.network for coupling in couplings]
+            weights = [weight for network in networks for weight in network.parameters()]
+            *halves, log_det = _Couplings.apply(
+                *halves, networks, couplings[0].bound, torch.is_grad_enabled(), *weights
+            )
+            return self.join(halves), log_det
+        for index, coupling in enumerate(couplings):
+            given, changed = index % 2, 1 - index % 2
+            halves[changed], term = coupling(halves[given], halves[changed])
+            log_det = log_det + term
+        return self.join(halves), log_det
+
+    def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        halves, log_det = self.cut(z), z.new_zeros(len(z))
+        for index, coupling in reversed(list(enumerate(cast("list[Coupling]", self.couplings)))):
+            given, changed = index % 2, 1 - index % 2
+            halves[changed], term = coupling.inverse(halves[given], halves[changed])
+            log_det = log_det + term
+        return self.join(halves), log_det
+
+
+class _Couplings(torch.autograd.Function):
+    """Couplings of two halves in turn, with their gradient by hand."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        first: Tensor,
+        second: Tensor,
+        networks: Any,
+        bound: float,
+        keep: bool,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        halves, log_det, kept = [first, second], first.new_zeros(len(first)), []
+        turns = in_turns(weights, len(weights) // len(networks))
+        for index, (network, own) in enumerate(zip(networks, turns, strict=True)):
+            given, changed = index % 2, 1 - index % 2
+            halves[changed], term, saved = couple(
+                halves[given], halves[changed], network, own, bound, keep
+            )
+            log_det += term
+            kept += saved
+        ctx.networks, ctx.bound, ctx.count = networks, bound, len(weights)
+        ctx.save_for_backward(*weights, *kept)
+        return halves[0], halves[1], log_det
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, first: Tensor, second: Tensor, grad_log_det: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        weights, kept = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        turns = in_turns(weights, len(weights) // len(ctx.networks))
+        saved = in_turns(kept, len(kept) // len(ctx.networks))
+        halves = [first, second]
+        grads: list[Tensor] = []
+        for index in reversed(range(len(ctx.networks))):
+            given, changed = index % 2, 1 - index % 2
+            grad_a, halves[changed], own = couple_gradient(
+                halves[changed],
+                grad_log_det,
+                saved[index],
+                ctx.networks[index],
+                turns[index],
+                ctx.bound,
+            )
+            halves[given] = halves[given] + grad_a
+            grads[:0] = own
+        return (*halves, None, None, None, *grads)
+
+
+class Step(nn.Module):
+    """A step of Glow: activation norm, 1 × 1 convolution, a coupling of the channels' halves."""
+
+    def __init__(
+        self, channels: int, network: HighwayNetwork, bound: float, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.norm = ActNorm(channels)
+        self.mix = ChannelMix(channels, generator)
+        self.coupling = Couplings([Coupling(network, bound)], "channels")
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x, of_norm = self.norm(x)
+        x, of_mix = self.mix(x)
+        x, of_coupling = self.coupling(x, plain=True)
+        return x, of_norm + of_mix + of_coupling
+
+    def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        z, of_coupling = self.coupling.inverse(z)
+        z, of_mix = self.mix.inverse(z)
+        z, of_norm = self.norm.inverse(z)
+        return z, of_norm + of_mix + of_coupling
+
+
+class Steps(nn.Module):
+    """The steps of one of Glow's scales, in turn.
+
+    By hand, the norm and the mix of a step are one matrix and one shift, W exp(log_scale) and
+    W exp(log_scale) bias, made for all steps at once.
+    """
+
+    def __init__(self, steps: list[Step]) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(steps)
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor) -> None:
+        """Set every activation norm from what reaches it of the batch ``x``."""
+        for step in cast("list[Step]", self.steps):
+            step.norm.initialise(x)
+            x, _ = step(x)
+
+    def _maps(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Matrix (S, C, C) and shift (S, C) of every step; the log-determinant of one pixel."""
+        steps = list(cast("list[Step]", self.steps))
+        lower = torch.stack([step.mix.lower for step in steps]).tril(-1)
+        upper = torch.stack([step.mix.upper for step in steps]).triu(1)
+        log_scale = torch.stack([step.mix.log_scale for step in steps])
+        sign = torch.stack([step.mix.sign for step in steps])
+        permutation = torch.stack([step.mix.permutation for step in steps])
+        lower = lower + torch.eye(lower.shape[1], dtype=lower.dtype, device=lower.device)
+        upper = upper + torch.diag_embed(sign * log_scale.exp())
+        norm = torch.stack([step.norm.log_scale.flatten() for step in steps])
+        bias = torch.stack([step.norm.bias.flatten() for step in steps])
+        matrix = permutation @ lower @ upper * norm.exp()[:, None]
+        return matrix, (matrix @ bias[:, :, None])[:, :, 0], log_scale.sum() + norm.sum()
+
+    def forward(self, x: Tensor, plain: bool = False) -> tuple[Tensor, Tensor]:
+        """With ``plain`` by the modules, each of which is called."""
+        couplings = [step.coupling.couplings[0] for step in cast("list[Any]", self.steps)]
+        if couplings[0].by_hand(x) and not plain:
+            networks = [coupling.network for coupling in couplings]
+            weights = [weight for network in networks for weight in network.parameters()]
+            matrix, shift, term = self._maps()
+            planes, log_det = _Steps.apply(
+                x.transpose(0, 1),
+                matrix,
+                shift,
+                networks,
+                couplings[0].bound,
+                torch.is_grad_enabled(),
+                *weights,
+            )
+            return planes.transpose(0, 1), log_det + term * (x.shape[2] * x.shape[3])
+        log_det = x.new_zeros(len(x))
+        for step in self.steps:
+            x, term = step(x)
+            log_det = log_det + term
+        return x, log_det
+
+    def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        log_det = z.new_zeros(len(z))
+        for step in reversed(list(cast("list[Step]", self.steps))):
+            z, term = step.inverse(z)
+            log_det = log_det + term
+        return z, log_det
+
+
+class _Steps(torch.autograd.Function):
+    """Steps of Glow on planes (C, B, H, W), with their gradient by hand."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        matrix: Tensor,
+        shift: Tensor,
+        networks: Any,
+        bound: float,
+        keep: bool,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        log_det, kept = x.new_zeros(x.shape[1]), []
+        turns = in_turns(weights, len(weights) // len(networks))
+        x = x.contiguous()
+        for index, (network, own) in enumerate(zip(networks, turns, strict=True)):
+            mixed = torch.addmm(shift[index, :, None], matrix[index], x.flatten(1)).view_as(x)
+            a, b = mixed.chunk(2)
+            b, term, saved = couple(a.transpose(0, 1), b.transpose(0, 1), network, own, bound, keep)
+            log_det += term
+            kept += [x, *saved]
+            x = torch.cat((a, b.transpose(0, 1)))
+        ctx.networks, ctx.bound, ctx.count = networks, bound, len(weights)
+        ctx.save_for_backward(matrix, *weights, *(kept if keep else ()))
+        return x, log_det
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, grad_log_det: Tensor) -> tuple[Tensor | None, ...]:
+        matrix, *rest = ctx.saved_tensors
+        weights, kept = rest[: ctx.count], rest[ctx.count :]
+        turns = in_turns(weights, len(weights) // len(ctx.networks))
+        saved = in_turns(kept, len(kept) // len(ctx.networks))
+        of_matrix, of_shift = torch.empty_like(matrix), torch.empty_like(matrix[:, :, 0])
+        grads: list[Tensor] = []
+        for index in reversed(range(len(ctx.networks))):
+            x, *own = saved[index]
+            of_a, of_b = grad.transpose(0, 1).chunk(2, dim=1)
+            through, of_b, of_weights = couple_gradient(
+                of_b, grad_log_det, own, ctx.networks[index], turns[index], ctx.bound
+            )
+            grads[:0] = of_weights
+            mixed = torch.cat(((of_a + through).transpose(0, 1), of_b.transpose(0, 1))).flatten(1)
+            of_matrix[index] = mixed @ x.flatten(1).T
+            of_shift[index] = mixed.sum(1)
+            grad = (matrix[index].T @ mixed).view_as(x)
+        return (grad, of_matrix, of_shift, None, None, None, *grads)
+
+
+def cut_channels(x: Tensor) -> list[Tensor]:
+    """(B, C, H, W) to two of (B, C/2, H, W)."""
+    return list(x.chunk(2, dim=1))
+
+
+def join_channels(halves: list[Tensor]) -> Tensor:
+    """The inverse of ``cut_channels``."""
+    return torch.cat(halves, dim=1)
+
+
+def cut_checkerboard(x: Tensor) -> list[Tensor]:
+    """(B, C, H, W) to two of (B, 2C, H/2, W/2): the pixels where row + column is even, and odd."""
+    blocks = F.pixel_unshuffle(x, 2).unflatten(1, (-1, 4))  # in a block: 0 1 above 2 3
+    return [blocks[:, :, 0::3].flatten(1, 2), blocks[:, :, 1:3].flatten(1, 2)]
+
+
+def join_checkerboard(halves: list[Tensor]) -> Tensor:
+    """The inverse of ``cut_checkerboard``."""
+    even, odd = (half.unflatten(1, (-1, 2)) for half in halves)
+    blocks = torch.cat((even[:, :, :1], odd, even[:, :, 1:]), dim=2)
+    return F.pixel_shuffle(blocks.flatten(1, 2), 2)
 
 
 class MaskedCoupling(nn.Module):
     """x ↦ x · exp(s(mask · x)) + m(mask · x) where mask is 0; what mask covers stays.
 
-    s is bounded as in ``hcl.model.realnvp.couple``.
+    The original's coupling on a checkerboard. s is bounded as in ``hcl.model.realnvp.couple``.
     """
 
     mask: Tensor
@@ -228,39 +777,6 @@ class MaskedCoupling(nn.Module):
     def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
         log_scale, shift = self._terms(z)
         return (z - shift) * (-log_scale).exp(), -log_scale.flatten(1).sum(1)
-
-
-class ChannelCoupling(nn.Module):
-    """One half of the channels changes given the other: the second, or with ``swap`` the first.
-
-    s is bounded as in ``hcl.model.realnvp.couple``.
-    """
-
-    def __init__(self, network: nn.Module, bound: float, swap: bool) -> None:
-        super().__init__()
-        self.network = network
-        self.bound = bound
-        self.swap = swap
-
-    def _halves(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        a, b = x.chunk(2, dim=1)
-        if self.swap:
-            a, b = b, a
-        raw, shift = self.network(a).chunk(2, dim=1)
-        return a, b, raw * self.bound / (self.bound + raw.abs()), shift
-
-    def _join(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.cat((b, a) if self.swap else (a, b), dim=1)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        a, b, log_scale, shift = self._halves(x)
-        b = torch.addcmul(shift, b, log_scale.exp())
-        return self._join(a, b), log_scale.flatten(1).sum(1)
-
-    def inverse(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        a, b, log_scale, shift = self._halves(z)
-        b = (b - shift) * (-log_scale).exp()
-        return self._join(a, b), -log_scale.flatten(1).sum(1)
 
 
 class ImageFlow(nn.Module):
@@ -297,17 +813,21 @@ class ImageFlow(nn.Module):
         x, _ = self.pixels(x)
         for index in range(len(self.scales)):
             for transform in self._transforms(index):
-                if isinstance(transform, ActNorm):
+                if isinstance(transform, Steps):
                     transform.initialise(x)
                 x, _ = transform(x)
             x = x[:, : self.ends[index][0]]
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, plain: bool = False) -> tuple[Tensor, Tensor]:
         x, log_det = self.pixels(x)
         done = []
         for index in range(len(self.scales)):
             for transform in self._transforms(index):
-                x, term = transform(x)
+                x, term = (
+                    transform(x, plain)
+                    if isinstance(transform, Couplings | Steps)
+                    else transform(x)
+                )
                 log_det = log_det + term
             channels = self.ends[index][0]
             x, left = x[:, :channels], x[:, channels:]
@@ -328,6 +848,15 @@ class ImageFlow(nn.Module):
         x, term = self.pixels.inverse(z)
         return x, log_det + term
 
+    def set_precision(self, precision: torch.dtype | None) -> None:
+        """Run the couplings' networks under autocast to ``precision``; with None as they are.
+
+        All else, log-determinants above all, keeps the precision of x.
+        """
+        for module in self.modules():
+            if isinstance(module, Coupling):
+                module.precision = precision
+
     @torch.no_grad()
     def trace(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Every weight and value on the way from x to z, each with its layer's name."""
@@ -342,7 +871,7 @@ class ImageFlow(nn.Module):
 
         hooks = [m.register_forward_hook(note(n)) for n, m in self.named_modules() if n]
         try:
-            self(x)
+            self(x, plain=True)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -374,12 +903,18 @@ def realnvp_image(
     blocks: int,
     bound: float,
     generator: torch.Generator,
+    folded: bool = True,
 ) -> ImageFlow:
     """RealNVP on images (Dinh et al. 2017), with residual networks.
 
     Each scale but the last: n couplings on a checkerboard, a squeeze, n couplings on channels. The
     last scale: what is left of ``couplings`` on a checkerboard. Paper: three scales, sixteen
     couplings in all, which are the 3 + 3, 3 + 3 and 4 of the original.
+
+    Paper: silent on the networks' resolution. Here: a checkerboard's network sees the pixels of one
+    colour alone, the two of each 2 × 2 block as channels (``folded``), because the original's looks
+    at an image of full size whose other half is 0, at four times the cost. Where height or width is
+    odd, and without ``folded``, it is the original's.
     """
     check_shape(shape, scales - 1)
     turns = (couplings + 2) // (2 * scales)
@@ -390,27 +925,30 @@ def realnvp_image(
     if height * width < 2 * 4 ** (scales - 1):
         raise ValueError(f"scales: {scales} leave no checkerboard of an image of {shape}")
 
-    def masked(swap: bool) -> nn.Module:
-        network = residual_network(
-            depth, 2 * depth, channels=channels, blocks=blocks, generator=generator
+    def network(inputs: int, outputs: int) -> ResidualNetwork:
+        return ResidualNetwork(
+            inputs, outputs, channels=channels, blocks=blocks, generator=generator
         )
-        return MaskedCoupling(network, checkerboard(height, width, swap), bound)
 
-    def by_channels(swap: bool) -> nn.Module:
-        network = residual_network(
-            depth // 2, depth, channels=channels, blocks=blocks, generator=generator
-        )
-        return ChannelCoupling(network, bound, swap)
+    def on_checkerboard(count: int) -> list[nn.Module]:
+        if folded and height % 2 == 0 and width % 2 == 0:
+            parts = [Coupling(network(2 * depth, 4 * depth), bound) for _ in range(count)]
+            return [Couplings(parts, "checkerboard")]
+        return [
+            MaskedCoupling(
+                network(depth, 2 * depth), checkerboard(height, width, index % 2 == 1), bound
+            )
+            for index in range(count)
+        ]
 
     parts: list[list[nn.Module]] = []
     for _ in range(scales - 1):
-        part = [masked(index % 2 == 1) for index in range(turns)]
-        part.append(Squeeze())
+        part = [*on_checkerboard(turns), Squeeze()]
         depth, height, width = 4 * depth, height // 2, width // 2
-        part += [by_channels(index % 2 == 1) for index in range(turns)]
-        parts.append(part)
+        by_channels = [Coupling(network(depth // 2, depth), bound) for _ in range(turns)]
+        parts.append([*part, Couplings(by_channels, "channels")])
         depth //= 2
-    parts.append([masked(index % 2 == 1) for index in range(last)])
+    parts.append(on_checkerboard(last))
     return ImageFlow(shape, parts)
 
 
@@ -439,16 +977,12 @@ def glow(
     parts: list[list[nn.Module]] = []
     for _ in range(scales):
         depth *= 4
-        part: list[nn.Module] = [Squeeze()]
+        steps = []
         for _ in range(couplings // scales):
-            network = highway_network(
+            network = HighwayNetwork(
                 depth // 2, depth, channels=channels, layers=layers, generator=generator
             )
-            part += [
-                ActNorm(depth),
-                ChannelMix(depth, generator),
-                ChannelCoupling(network, bound, swap=False),
-            ]
-        parts.append(part)
+            steps.append(Step(depth, network, bound, generator))
+        parts.append([Squeeze(), Steps(steps)])
         depth //= 2
     return ImageFlow(shape, parts)

@@ -6,23 +6,29 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hcl.model.flows import FlowSettings, build_flow
-from hcl.model.hybrid import build_model, explain_nonfinite
+from hcl.model.hybrid import HybridModel, build_model, explain_nonfinite
 from hcl.model.images import (
     ActNorm,
-    ChannelCoupling,
     ChannelMix,
+    Coupling,
+    Couplings,
     Highway,
+    HighwayNetwork,
     ImageFlow,
     MaskedCoupling,
     PixelScaling,
+    ResidualNetwork,
     Squeeze,
+    Step,
+    Steps,
     checkerboard,
     dequantise,
-    highway_network,
-    residual_network,
+    realnvp_image,
 )
+from hcl.model.losses import likelihood_loss
 from hcl.model.model_file import load_model, save_model
 from tests.support.flow_checks import (
     check_gradients,
@@ -81,18 +87,29 @@ LAYERS = {
     "actnorm": (ActNorm(3), (3, 2, 3)),
     "mix": (ChannelMix(4, GENERATOR), (4, 2, 3)),
     "masked": (
-        MaskedCoupling(
-            residual_network(2, 4, blocks=1, **CHANNELS), checkerboard(3, 3, False), 3.0
-        ),
+        MaskedCoupling(ResidualNetwork(2, 4, blocks=1, **CHANNELS), checkerboard(3, 3, False), 3.0),
         (2, 3, 3),
     ),
+    "checkerboard": (
+        Couplings(
+            [Coupling(ResidualNetwork(2, 4, blocks=2, **CHANNELS), 3.0) for _ in range(3)],
+            "checkerboard",
+        ),
+        (1, 4, 2),
+    ),
     "channels": (
-        ChannelCoupling(highway_network(2, 4, layers=2, **CHANNELS), 3.0, swap=False),
+        Couplings(
+            [Coupling(ResidualNetwork(2, 4, blocks=1, **CHANNELS), 3.0) for _ in range(2)],
+            "channels",
+        ),
         (4, 2, 2),
     ),
-    "swapped": (
-        ChannelCoupling(highway_network(2, 4, layers=2, **CHANNELS), 3.0, swap=True),
-        (4, 2, 2),
+    "step": (Step(4, HighwayNetwork(2, 4, layers=2, **CHANNELS), 3.0, GENERATOR), (4, 2, 2)),
+    "steps": (
+        Steps(
+            [Step(4, HighwayNetwork(2, 4, layers=1, **CHANNELS), 3.0, GENERATOR) for _ in range(2)]
+        ),
+        (4, 2, 3),
     ),
 }
 
@@ -111,19 +128,116 @@ def test_each_layer_alone_is_exact(name: str) -> None:
     torch.testing.assert_close(log_det.detach(), expected)
 
 
-def test_a_coupling_leaves_its_half_as_it_is() -> None:
-    x = torch.randn(3, 4, 2, 2, generator=torch.Generator().manual_seed(0)).double()
-    for name, kept in (("channels", slice(0, 2)), ("swapped", slice(2, 4))):
-        layer = perturb(LAYERS[name][0].double(), 0.2)
-        z, _ = layer(x)
-        assert torch.equal(z[:, kept], x[:, kept])
-        assert (z != x).flatten(1).sum(1).tolist() == [8] * 3
-    x = x[:, :2, :1].expand(3, 2, 3, 2).contiguous()
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_coupling_leaves_its_half_as_it_is(plain: bool) -> None:
+    """And the next one changes it, given the other."""
+    x = torch.randn(3, 4, 4, 4, generator=torch.Generator().manual_seed(0)).double()
+    board = checkerboard(4, 4, False).bool().expand(4, 4, 4)
+    channels = torch.arange(4)[:, None, None].expand(4, 4, 4) < 2
+    for halves, inputs, first in (("checkerboard", 8, board), ("channels", 2, channels)):
+        network = ResidualNetwork(inputs, 2 * inputs, blocks=1, **CHANNELS)
+        one = Couplings([Coupling(network, 3.0)], halves)  # type: ignore[arg-type]
+        z, _ = perturb(one.double(), 0.2)(x, plain)
+        assert torch.equal(z == x, first.expand_as(x))
+        network = ResidualNetwork(inputs, 2 * inputs, blocks=1, **CHANNELS)
+        two = Couplings([*one.couplings, Coupling(network, 3.0)], halves)  # type: ignore
+        again, _ = perturb(two.double(), 0.2)(x, plain)
+        assert not (again == x).any()
+
+
+def test_a_mask_covers_what_stays() -> None:
+    x = torch.randn(3, 2, 3, 2, generator=torch.Generator().manual_seed(0)).double()
     layer = MaskedCoupling(
-        residual_network(2, 4, blocks=1, **CHANNELS), checkerboard(3, 2, True), 3.0
+        ResidualNetwork(2, 4, blocks=1, **CHANNELS), checkerboard(3, 2, True), 3.0
     )
     z, _ = perturb(layer.double(), 0.2)(x)
     assert torch.equal((z == x)[0, 0].double(), layer.mask[0])
+
+
+@pytest.mark.parametrize("cached", [2**18, 20])
+@pytest.mark.parametrize("case", FLOWS, ids=str)
+def test_networks_by_hand_are_those_of_the_modules(
+    case: Any, cached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and gradients, also where a layer is worked off in parts."""
+    monkeypatch.setattr("hcl.model.images.CACHED", cached)
+    flow, x = perturb(make_flow(*case), 0.1), images(case[1]).requires_grad_()
+    weights = torch.randn(len(x), flow.size, generator=torch.Generator().manual_seed(1)).double()
+
+    def answers(plain: bool) -> list[Tensor]:
+        z, log_det = flow(x, plain)
+        total = (weights * z).sum() + (weights[:, 0] * log_det).sum()
+        return [z, log_det, *torch.autograd.grad(total, [x, *flow.parameters()])]
+
+    for ours, expected in zip(answers(False), answers(True), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+    with torch.no_grad():
+        z, log_det = flow(x)
+        back, _ = flow.inverse(z)
+    torch.testing.assert_close(log_det, flow(x, True)[1], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(back, flow.inverse(z)[0], rtol=1e-9, atol=1e-9)
+
+
+def test_a_folded_checkerboard_is_a_checkerboard() -> None:
+    """Both builders' first scale changes the odd pixels first, given the even ones alone."""
+    for folded in (True, False):
+        generator = torch.Generator().manual_seed(0)
+        flow = realnvp_image(
+            (1, 4, 4),
+            scales=1,
+            couplings=1,
+            channels=4,
+            blocks=1,
+            bound=3.0,
+            generator=generator,
+            folded=folded,
+        ).double()
+        x = images((1, 4, 4), rows=1)
+        even = checkerboard(4, 4, False).flatten().bool()
+        perturb(flow, 0.2)
+        matrix = jacobian(lambda v: flow(v)[0], x)[0]  # noqa: B023
+        assert torch.equal(matrix[even], torch.eye(16).double()[even] / 64)
+        assert (matrix[~even][:, ~even].fill_diagonal_(0) == 0).all()
+        assert (matrix[~even][:, even] != 0).any(1).all()
+
+
+@pytest.mark.parametrize("case", [FLOWS[1], FLOWS[5]], ids=str)
+def test_networks_in_half_precision_leave_log_determinants_whole(case: Any) -> None:
+    flow, x = perturb(make_flow(*case), 0.05).float(), images(case[1]).float()
+    seen: list[torch.dtype] = []
+    for module in flow.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(lambda m, inputs, output: seen.append(output.dtype))
+    exact = flow(x)
+    assert not seen  # by hand
+    flow.set_precision(torch.bfloat16)
+    for plain in (False, True):
+        z, log_det = flow(x, plain)
+        assert z.dtype == log_det.dtype == torch.float32
+        torch.testing.assert_close(log_det, exact[1], rtol=0.01, atol=0)
+        assert flow.inverse(z)[0].dtype == torch.float32
+    assert set(seen) == {torch.bfloat16}
+
+
+class NoHostSync(TorchDispatchMode):
+    """Fails on what would make a GPU wait for the host."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = str(function)
+        assert "_local_scalar_dense" not in name
+        assert "nonzero" not in name
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("case", [FLOWS[3], FLOWS[5]], ids=str)
+def test_the_host_reads_nothing_back_inside_a_step(case: Any) -> None:
+    flow, x = perturb(make_flow(*case), 0.05), images(case[1])
+    with NoHostSync():
+        z, log_det = flow(x, plain=True)
+        (z.square().sum() - log_det.sum()).backward()
+        flow.inverse(z.detach())
 
 
 def test_a_density_on_tiny_images_integrates_to_one() -> None:
@@ -212,7 +326,7 @@ def test_activation_norms_are_set_from_data() -> None:
             module.register_forward_hook(lambda m, inputs, output: seen.append(output[0]))
     flow.initialise(x)
     seen.clear()
-    flow(x)
+    flow(x, plain=True)
     assert len(seen) == 6
     for output in seen:
         zero = torch.zeros(output.shape[1], dtype=torch.float64)
@@ -262,30 +376,26 @@ def test_every_part_of_an_image_reaches_the_latent_once() -> None:
         (
             FlowSettings("realnvp-image", couplings=16, hidden_layers=8, hidden=64, scales=3),
             (3, 32, 32),
-            [MaskedCoupling] * 3
-            + [ChannelCoupling] * 3
-            + [MaskedCoupling] * 3
-            + [ChannelCoupling] * 3
-            + [MaskedCoupling] * 4,
+            [(6, 12)] * 3 + [(6, 12)] * 3 + [(12, 24)] * 3 + [(12, 24)] * 3 + [(24, 48)] * 4,
             nn.GroupNorm,
         ),
         (
             FlowSettings("glow", couplings=28, hidden_layers=3, hidden=200, scales=2),
             (1, 28, 28),
-            [ChannelCoupling] * 28,
+            [(2, 4)] * 14 + [(4, 8)] * 14,
             Highway,
         ),
     ],
 )
 def test_the_paper_s_sizes(
-    settings: FlowSettings, shape: tuple[int, ...], couplings: list[type], network: type
+    settings: FlowSettings, shape: tuple[int, ...], couplings: list[Any], network: type
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     flow = build_flow(settings, shape, generator)
     assert isinstance(flow, ImageFlow)
-    kinds = (MaskedCoupling, ChannelCoupling)
-    found = [m for m in flow.modules() if isinstance(m, kinds)]
-    assert [type(m) for m in found] == couplings
+    found = [m for m in flow.modules() if isinstance(m, Coupling)]
+    layers = [[m for m in coupling.modules() if isinstance(m, nn.Conv2d)] for coupling in found]
+    assert [(own[0].in_channels, own[-1].out_channels) for own in layers] == couplings
     for coupling in found:
         count = sum(isinstance(m, network) for m in coupling.modules())
         assert count == (17 if network is nn.GroupNorm else 3)
@@ -297,6 +407,38 @@ def test_the_paper_s_sizes(
         back, log_det_back = flow.inverse(z)
     assert (back - x).abs().max() < 0.02  # float32, on a range of 256
     torch.testing.assert_close(log_det_back, -log_det, rtol=1e-4, atol=0.1)
+
+
+def squares(rows: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Bytes: a grey square somewhere on black, as far from a Gaussian as digits are."""
+    images = torch.zeros(rows, *shape, dtype=torch.uint8)
+    side = shape[1] // 3
+    for image in images:
+        top, left, grey = (
+            torch.randint(high, (), generator=generator) for high in (side, side, 90)
+        )
+        image[:, side + top - 3 : 2 * side + top - 3, left + 3 : left + 3 + side] = 160 + grey
+    return images
+
+
+def test_the_first_step_of_the_paper_s_glow_goes_downhill() -> None:
+    """At rate 1e-3. Its width must not turn a step of Adam into a leap."""
+    generator = torch.Generator().manual_seed(0)
+    settings = FlowSettings("glow", couplings=28, hidden_layers=3, hidden=200, scales=2)
+    model = build_model(settings, (1, 28, 28), 2, generator)
+    model.add_task(generator)
+    x = dequantise(squares(4, (1, 28, 28), generator), generator)
+    y = torch.arange(4) % 2
+    model.flow.initialise(x)
+    optimiser = torch.optim.Adam(model.parameters(), 1e-3, fused=True)
+    losses = []
+    for _ in range(3):
+        optimiser.zero_grad()
+        loss = likelihood_loss(model, x, y, 0)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[0] > losses[1] > losses[2]
 
 
 def test_bytes_become_reals_within_their_cell() -> None:
@@ -320,6 +462,94 @@ def test_no_noise_reaches_the_next_byte(highest: float, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.full(shape[0], highest))
     bytes_ = torch.arange(256, dtype=torch.uint8)
     assert torch.equal(dequantise(bytes_, torch.Generator()).floor().to(torch.uint8), bytes_)
+
+
+def train(settings: FlowSettings, draw: Any, shape: tuple[int, ...], steps: int) -> HybridModel:
+    """A model of one class, trained on bytes that ``draw`` makes, dequantised anew each time."""
+    generator = torch.Generator().manual_seed(0)
+    model = build_model(settings, shape, 1, generator)
+    model.add_task(generator)
+    model.flow.initialise(dequantise(draw(512, generator), generator))
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
+        x = dequantise(draw(64, generator), generator)
+        optimiser.zero_grad()
+        likelihood_loss(model, x, torch.zeros(64, dtype=torch.long), 0).backward()
+        optimiser.step()
+        schedule.step()
+    return model
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        FlowSettings("realnvp-image", couplings=6, hidden_layers=1, hidden=16, scales=2),
+        FlowSettings("glow", couplings=6, hidden_layers=1, hidden=16, scales=2),
+    ],
+    ids=lambda settings: settings.kind,
+)
+def test_bits_per_dimension_come_close_to_a_known_entropy(settings: FlowSettings) -> None:
+    """Pixels that share a brightness: bytes of a Gaussian whose entropy has a closed form.
+
+    Rounding to bytes and uniform noise add 1/6 to the variance of each pixel, 25.
+    """
+    shape, sizes = (1, 4, 4), (4, 4)
+    covariance = 400 * torch.ones(16, 16) + (25 + 1 / 6) * torch.eye(16)
+    entropy = 0.5 * (16 * math.log(2 * math.pi * math.e) + torch.logdet(covariance).item())
+
+    def draw(rows: int, generator: torch.Generator) -> Tensor:
+        shared = 20 * torch.randn(rows, 1, 1, 1, generator=generator)
+        noise = 5 * torch.randn(rows, 1, *sizes, generator=generator)
+        return (128 + shared + noise).round().clamp(0, 255).to(torch.uint8)
+
+    model = train(settings, draw, shape, steps=300)
+    generator = torch.Generator().manual_seed(1)
+    x = dequantise(draw(4096, generator), generator)
+    with torch.no_grad():
+        nats = -model.statistics(x, torch.zeros(4096, dtype=torch.long), 0).log_px
+    error = nats.std().item() / 64
+    bits = nats.mean().item() / 16 / math.log(2)
+    expected = entropy / 16 / math.log(2)
+    apart = 0.5 * math.log2(2 * math.pi * math.e * 425)  # of pixels that know nothing of each other
+    assert apart - expected > 1
+    assert bits > expected - 4 * error / 16 / math.log(2)
+    assert bits < expected + 0.1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        FlowSettings("realnvp-image", couplings=8, hidden_layers=1, hidden=16, scales=3),
+        FlowSettings("glow", couplings=8, hidden_layers=2, hidden=16, scales=2),
+    ],
+    ids=lambda settings: settings.kind,
+)
+def test_a_trained_flow_takes_its_samples_there_and_back(settings: FlowSettings) -> None:
+    """In float32, within half a byte."""
+    shape = (1, 16, 16)
+    model = train(settings, lambda rows, generator: squares(rows, shape, generator), shape, 150)
+    generator = torch.Generator().manual_seed(1)
+    snapshot = model.snapshot()
+    x, z = snapshot.sample(torch.zeros(64, dtype=torch.long), 0, generator)
+    with torch.no_grad():
+        again, log_det = snapshot.flow(x)
+        back, _ = snapshot.flow.inverse(again)
+        start = 64 * 256 * math.log(64)
+    assert (log_det + start / 64).mean() > 256  # far from the identity by now
+    assert (back - x).abs().max() < 0.5
+    torch.testing.assert_close(again, z, atol=1e-2, rtol=0)
+
+
+def test_one_seed_gives_one_flow() -> None:
+    settings = FlowSettings("glow", couplings=4, hidden_layers=1, hidden=8, scales=2)
+    shape = (1, 8, 8)
+    first, second = (
+        train(settings, lambda rows, generator: squares(rows, shape, generator), shape, 3)
+        for _ in range(2)
+    )
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(
