@@ -14,18 +14,32 @@ from stages import options
 @options.params
 @click.option("--raw", type=options.PATH, required=True, help="Raw file that fetch wrote.")
 @click.option("--out", type=options.PATH, required=True, help="Embedding file to write (HDF5).")
-def command(params: Path, raw: Path, out: Path) -> None:
+@click.option(
+    "--dataset",
+    help="Its name under `datasets` in the parameters; with `pixels` there, no backbone is used.",
+)
+def command(params: Path, raw: Path, out: Path, dataset: str | None) -> None:
     """Embed the images of a raw file with a pretrained backbone.
 
     Reads the section `extract` of the parameters. Stopped at any moment, it continues from the last
-    finished batch when it is started again.
+    finished batch when it is started again. A data set with `pixels` keeps its images as they are,
+    resized to that shape.
     """
-    from hcl.extract.settings import ExtractSettings
+    from hcl.extract.settings import ExtractSettings, pixels_of
     from hcl.files import check_file_to_write
 
     check_file_to_write(out, "--out")
-    values = section(load_yaml(params), "extract", params)
-    settings = build(ExtractSettings, values, params, "extract")
+    values = load_yaml(params)
+    shape = None
+    if dataset is not None:
+        shape = pixels_of(section(values, f"datasets.{dataset}", params), params, dataset)
+    if shape is not None:
+        from hcl.extract.pixels import extract_pixels
+
+        count = extract_pixels(raw, out, shape)
+        click.echo(f"{out}: {count} images of {'×'.join(map(str, shape))} pixels")
+        return
+    settings = build(ExtractSettings, section(values, "extract", params), params, "extract")
     from hcl.extract.extraction import extract  # takes seconds: nothing is left to refuse
 
     count, size = extract(raw, out, settings)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+from hcl.errors import HCLError
+from hcl.records.raw import check_pixels
+from hcl.settings import build
 
 # Most backbones halve the sides five times: with less, nothing would be left of an image.
 MIN_IMAGE_SIZE = 32
@@ -61,3 +66,16 @@ class ExtractSettings:
             number and (kind != "cuda" or not number.isdecimal())
         ):
             raise ValueError(f"device: {self.device!r}; allowed: auto, cpu, cuda, cuda:N, mps")
+
+
+def pixels_of(entry: Any, path: Path, name: str) -> tuple[int, ...] | None:
+    """[C, H, W] in which the data set of an entry of ``datasets`` is seen; ``None``: embedded."""
+    if not isinstance(entry, dict) or entry.get("pixels") is None:
+        return None
+    key = f"datasets.{name}.pixels"
+    shape: tuple[int, ...] = build(tuple[int, ...], entry["pixels"], path, key)
+    try:
+        check_pixels(shape)
+    except ValueError as error:
+        raise HCLError(f"{path}: datasets.{name}.{error}") from None
+    return shape

@@ -11,7 +11,7 @@ from hcl.errors import HCLError
 from hcl.fetch import readers
 from hcl.fetch.archives import extract_tar
 from hcl.fetch.download import RemoteFile, download
-from hcl.records.raw import Content, write_raw
+from hcl.records.raw import Content, check_pixels, write_raw
 
 Source = Literal[
     "digits", "cifar10", "cifar100", "mnist", "fashion-mnist", "svhn", "folder", "embeddings"
@@ -28,11 +28,14 @@ class DatasetSettings:
         path: the user's image folder or embedding file; for an official set the folder that
             holds its files already, in place of a download.
         partial: accept an official set of which only a part is there.
+        pixels: [C, H, W], where the pixels themselves are learned, resized to this; ``None`` for
+            the backbone's embeddings.
     """
 
     source: Source
     path: str | None = None
     partial: bool = False
+    pixels: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.source in ("folder", "embeddings") and not self.path:
@@ -42,6 +45,10 @@ class DatasetSettings:
             raise ValueError("path: the source 'digits' is inside scikit-learn and takes none.")
         if self.partial and self.source not in OFFICIAL:
             raise ValueError(f"partial: only for {', '.join(OFFICIAL)}; leave it out.")
+        if self.pixels is not None:
+            if self.source == "embeddings":
+                raise ValueError("pixels: the source 'embeddings' has no images; leave it out.")
+            check_pixels(self.pixels)
 
 
 class _Reader(Protocol):

@@ -5,12 +5,16 @@ bytes, and several processes share one copy of it in memory):
 
 - ``x`` float32 (n, D); ``y`` int64 (n,), 0-based class; ``split`` uint8 (n,), 0 train, 1 test;
 - the attributes of ``ATTRIBUTES``, all of them text. ``docs/embeddings.md`` says what each holds.
+
+Layout ``hcl-pixels/1`` is the same for images that are learned as they are: ``x`` is uint8
+(n, C · H · W), and one more attribute, ``pixels``, holds [C, H, W].
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +28,8 @@ from hcl.errors import HCLError
 from hcl.files import fingerprint, replacing, write_json
 
 FORMAT = "hcl-embeddings/1"
+PIXELS = "hcl-pixels/1"
+DTYPES = {FORMAT: "float32", PIXELS: "uint8"}  # of x
 TRAIN, TEST = 0, 1
 
 # What made the file, in the order in which it is written; the fingerprint is taken over these.
@@ -47,7 +53,7 @@ BYTES_AT_ONCE = 1 << 24  # bytes of x in memory while it is checked or copied
 class Embeddings:
     """A whole embedding file; ``x`` is mapped from disk, read-only, shared between processes."""
 
-    x: NDArray[np.float32]  # (n, D)
+    x: NDArray[np.float32] | NDArray[np.uint8]  # (n, D)
     y: NDArray[np.int64]
     split: NDArray[np.uint8]
     attributes: dict[str, str]
@@ -58,37 +64,49 @@ class Embeddings:
         names: list[str] = json.loads(self.attributes["classes"])
         return names
 
+    @property
+    def pixels(self) -> tuple[int, ...] | None:
+        """(C, H, W) of bytes that are images; ``None`` for a backbone's embeddings."""
+        shape = self.attributes.get("pixels")
+        return None if shape is None else tuple(json.loads(shape))
+
 
 def provenance_fingerprint(attributes: Mapping[str, str]) -> str:
     """SHA-256 over what made the file: the key by which unfinished work is found again."""
-    return fingerprint({name: attributes[name] for name in PROVENANCE})
+    return fingerprint({name: attributes[name] for name in _names(attributes, PROVENANCE)})
+
+
+def _names(attributes: Mapping[str, Any], always: tuple[str, ...]) -> tuple[str, ...]:
+    return (*always, "pixels") if attributes.get("format") == PIXELS else always
 
 
 def write(
     path: str | Path,
-    x: NDArray[np.float32],
+    x: NDArray[np.float32] | NDArray[np.uint8],
     y: NDArray[np.int64],
     split: NDArray[np.uint8],
     provenance: Mapping[str, str],
 ) -> None:
     """Write an embedding file, a part of ``x`` in memory at a time; it appears whole or not at all.
 
-    Raises ``HCLError`` where a value of ``x`` is not finite.
+    With ``pixels`` in its provenance, ``x`` is bytes. Raises ``HCLError`` where a value of ``x`` is
+    not finite.
     """
-    attributes = {"format": FORMAT, **provenance}
+    attributes = {"format": PIXELS if "pixels" in provenance else FORMAT, **provenance}
+    dtype = DTYPES[attributes["format"]]
     attributes["fingerprint"] = provenance_fingerprint(attributes)
     with replacing(path) as partial, h5py.File(partial, "w") as file:
-        data = file.create_dataset("x", x.shape, np.float32)
+        data = file.create_dataset("x", x.shape, dtype)
         digest = _Digest(x.shape)
         for start, stop in _parts(x):
-            part = np.ascontiguousarray(x[start:stop], np.float32)
+            part = np.ascontiguousarray(x[start:stop], dtype)
             _check_finite(part, start, path)
             data[start:stop] = part
             digest.update(part)
         file.create_dataset("y", data=y, dtype=np.int64)
         file.create_dataset("split", data=split, dtype=np.uint8)
         attributes["content_sha256"] = digest.finish(y, split)
-        for name in ATTRIBUTES:
+        for name in _names(attributes, ATTRIBUTES):
             file.attrs[name] = attributes[name]
 
 
@@ -150,17 +168,21 @@ class _Checked:
 
 def _load(file: h5py.File, path: Path) -> Embeddings:
     form = file.attrs.get("format")
-    if form != FORMAT:
-        raise _broken(path, f"its format is {form!r}, expected {FORMAT!r}")
+    if form not in DTYPES:
+        raise _broken(path, f"its format is {form!r}, expected {FORMAT!r} or {PIXELS!r}")
     attributes = {}
-    for name in ATTRIBUTES:
+    for name in _names(file.attrs, ATTRIBUTES):
         value = file.attrs.get(name)
         if not isinstance(value, str):
             raise _broken(path, f"the attribute {name} is missing")
         attributes[name] = value
     if provenance_fingerprint(attributes) != attributes["fingerprint"]:
         raise _broken(path, "its fingerprint does not fit the settings that it names")
-    for name, dtype, dimensions in (("x", "float32", 2), ("y", "int64", 1), ("split", "uint8", 1)):
+    for name, dtype, dimensions in (
+        ("x", DTYPES[form], 2),
+        ("y", "int64", 1),
+        ("split", "uint8", 1),
+    ):
         if not isinstance(file.get(name), h5py.Dataset):
             raise _broken(path, f"the dataset {name} is missing")
         data = file[name]
@@ -175,7 +197,10 @@ def _load(file: h5py.File, path: Path) -> Embeddings:
     offset = x.id.get_offset()
     if offset is None:
         raise _broken(path, "x is not stored contiguously")
-    return Embeddings(np.memmap(path, x.dtype, "r", offset, x.shape), y, split, attributes)
+    found = Embeddings(np.memmap(path, x.dtype, "r", offset, x.shape), y, split, attributes)
+    if found.pixels is not None and math.prod(found.pixels) != x.shape[1]:
+        raise _broken(path, f"x has {x.shape[1]} bytes a row, but pixels is {list(found.pixels)}")
+    return found
 
 
 def _check_labels(embeddings: Embeddings, path: Path) -> None:
@@ -193,7 +218,7 @@ def _check_labels(embeddings: Embeddings, path: Path) -> None:
         raise _broken(path, f"split holds {highest}; allowed are 0 (train) and 1 (test)")
 
 
-def _check_finite(part: NDArray[np.float32], start: int, path: str | Path) -> None:
+def _check_finite(part: NDArray[Any], start: int, path: str | Path) -> None:
     finite = np.isfinite(part).all(axis=1)
     if not finite.all():
         raise _broken(Path(path), f"row {start + int(np.argmin(finite))} of x is not finite")

@@ -290,6 +290,14 @@ class Raw:
         return HCLError(f"{self.path}: not a whole raw file: {why}. {again}")
 
 
+def check_pixels(shape: tuple[int, ...]) -> None:
+    """An error unless ``shape`` is one in which images can be seen: [C, H, W]."""
+    if len(shape) != 3 or shape[0] not in (1, 3) or min(shape) < 1:
+        raise ValueError(
+            f"pixels: is {list(shape)}; expected [C, H, W] with C 1 (grey) or 3 (RGB)."
+        )
+
+
 def decode_image(data: bytes) -> NDArray[np.uint8]:
     """An image file as RGB (H, W, 3), upright by its EXIF entry, on white where transparent.
 
