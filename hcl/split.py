@@ -60,7 +60,10 @@ class StreamSettings:
             allowed. ``None`` shows each task once.
         epochs: passes over a task's training part each time that it is shown; 1 is single-pass.
         validation: the fraction of each class's training samples that is held out for tuning.
-        seed: of the draw that picks the validation samples.
+        seed: of the draw that picks the validation samples, and those of a cut.
+        samples_per_class: training samples of each class that are shown; ``None``: all that are not
+            held out for validation, which is cut by nothing.
+        test_per_class: test samples of each class that are answered; ``None``: all.
     """
 
     tasks: tuple[TaskSettings, ...] | EqualTasks
@@ -68,8 +71,14 @@ class StreamSettings:
     epochs: int = 1
     validation: float = 0.1
     seed: int = 0
+    samples_per_class: int | None = None
+    test_per_class: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("samples_per_class", "test_per_class"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise ValueError(f"{name}: is {count}; expected 1 or more, or null for all.")
         if not 0 <= self.validation <= 0.5:
             raise ValueError(
                 f"validation: is {self.validation}; expected a fraction from 0 to 0.5."
@@ -106,7 +115,7 @@ def make_benchmark(
     generator = np.random.default_rng(settings.seed)
     declared = _declared_tasks(settings, embeddings, where)
     tasks = tuple(
-        _make_task(d.dataset, classes, embeddings[d.dataset], settings.validation, generator)
+        _make_task(d.dataset, classes, embeddings[d.dataset], settings, generator)
         for d, classes in declared
     )
     sizes = [len(task.classes) for task in tasks]
@@ -189,19 +198,20 @@ def _make_task(
     dataset: str,
     classes: tuple[int, ...],
     embeddings: Embeddings,
-    validation: float,
+    settings: StreamSettings,
     generator: np.random.Generator,
 ) -> Task:
     train, held_out, test = [], [], []
+    for_test = np.random.default_rng([settings.seed, *classes])  # the other draws are the same
     for label in classes:
         of_class = embeddings.y == label
         rows = np.flatnonzero(of_class & (embeddings.split == TRAIN))
-        test.append(np.flatnonzero(of_class & (embeddings.split == TEST)))
-        count = round(validation * len(rows))
-        picked = np.zeros(len(rows), bool)
-        picked[generator.permutation(len(rows))[:count]] = True
-        train.append(rows[~picked])
-        held_out.append(rows[picked])
+        tested = np.flatnonzero(of_class & (embeddings.split == TEST))
+        test.append(np.sort(for_test.permutation(tested)[: settings.test_per_class]))
+        count = round(settings.validation * len(rows))
+        shuffled = generator.permutation(rows)
+        held_out.append(np.sort(shuffled[:count]))
+        train.append(np.sort(shuffled[count:][: settings.samples_per_class]))
         for part, found in (("train", train[-1]), ("test", test[-1])):
             if not len(found):
                 raise HCLError(
