@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from hcl.model.settings import FlowSettings
 class Batch(NamedTuple):
     """What a task-agnostic learner sees: samples and labels, nothing of the task."""
 
-    x: Tensor  # (n, D), or (n, C, H, W)
+    x: Tensor  # (n, D), or bytes (n, C, H, W)
     y: Tensor  # (n,)
 
 
@@ -98,6 +98,18 @@ class Learner(Protocol):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from ``state``."""
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """A learner that can draw samples, for the report."""
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """``count`` samples of each class of each task that it knows, (T, K, count, …).
+
+        Values are those of the samples that it was shown, not cut to their range. A learner that
+        knows no tasks draws for one.
+        """
 
 
 class Archive(Protocol):

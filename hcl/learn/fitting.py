@@ -13,7 +13,9 @@ from hcl.errors import HCLError
 from hcl.learn.contract import Start
 from hcl.learn.settings import Scaling
 from hcl.model.hybrid import HybridModel, build_model
+from hcl.model.images import dequantise
 from hcl.model.realnvp import RealNVP
+from hcl.model.settings import FlowSettings
 
 FITTING_SAMPLES = 4096
 
@@ -34,6 +36,7 @@ def scaling_of(x: Tensor, kind: Scaling) -> tuple[Tensor, Tensor]:
 
 def fitted_model(start: Start, first: Tensor) -> HybridModel:
     """A model without tasks, with what is taken from data set by ``first``."""
+    check_kind(start.flow, start.shape)
     training, weights = start.training, start.generator("weights")
     try:
         model = build_model(
@@ -41,12 +44,25 @@ def fitted_model(start: Start, first: Tensor) -> HybridModel:
         )
     except ValueError as error:
         raise HCLError(
-            f"flow.kind {start.flow.kind} does not fit samples of shape {start.shape} ({error}). "
-            "Flattened images need training.image_shape: [C, H, W]."
+            f"flow.kind {start.flow.kind} does not fit samples of shape {start.shape}: {error}."
         ) from error
     model.to(start.device)
     if isinstance(model.flow, RealNVP):
         model.flow.set_scaling(*scaling_of(first, training.scaling))
     else:
-        model.flow.initialise(first)
+        model.flow.initialise(dequantise(first, weights))
     return model
+
+
+def check_kind(flow: FlowSettings, shape: tuple[int, ...]) -> None:
+    """An error where the flow is made for vectors and samples are images, or the other way."""
+    if flow.kind == "realnvp" and len(shape) == 3:
+        raise HCLError(
+            f"flow.kind is realnvp, a flow on vectors, but samples are pixels {list(shape)}. Take "
+            "flow.kind glow or realnvp-image, or a data set without pixels."
+        )
+    if flow.kind != "realnvp" and len(shape) == 1:
+        raise HCLError(
+            f"flow.kind is {flow.kind}, a flow on images, but samples are vectors of {shape[0]} "
+            "numbers. Take flow.kind realnvp, or data sets with pixels: [C, H, W]."
+        )

@@ -26,7 +26,6 @@ class TrainingSettings:
             at least a tenth of the root mean square of them all; ``none`` leaves them alone.
         mean_scale: standard deviation of each entry of a random mean μ_{y,t}.
         device: ``auto`` takes a GPU if there is one.
-        image_shape: (C, H, W) of samples that are flattened images, for a flow on images.
         save_model: whether the last model of each run is kept beside it.
         checkpoint_every: steps between checkpoints; one is also written after each segment.
     """
@@ -37,7 +36,6 @@ class TrainingSettings:
     scaling: Scaling = "global"
     mean_scale: float = 1.0
     device: Device = "auto"
-    image_shape: tuple[int, ...] | None = None
     save_model: bool = False
     checkpoint_every: int = 1000
 
@@ -97,7 +95,7 @@ class Method(Protocol):
 
     @property
     def takes_images(self) -> bool:
-        """Whether samples come in the shape of images, where the benchmark has one."""
+        """Whether pixels come as bytes (C, H, W); otherwise as vectors with values from 0 to 1."""
 
     @property
     def closed_form(self) -> bool:

@@ -11,6 +11,9 @@ Layout (``hcl-run/3``, HDF5, contiguous; J segments of the stream, N test sample
 ``added_in``         int16 (tasks,)    the segment that was shown when the learner added the task
 ``loss``             float32 (steps,)  training loss, of methods that have one
 ``trace``            group             of task-agnostic methods, one row a training batch
+``samples``          uint8 (J, T, K,   of methods that can draw, on pixels: n of each class of each
+                     n, C, H, W)       of the learner's T tasks after segment j, black where it did
+                                       not know the task yet; T is 1 where it knows no tasks
 ===================  ================  ==========================================================
 
 In the trace, ``statistics`` is a group: under the name of each statistic float32 (B, 3), its value
@@ -71,6 +74,7 @@ class Run:
     added_in: NDArray[np.int16]
     loss: NDArray[np.float32] | None = None
     trace: Trace | None = None
+    samples: NDArray[np.uint8] | None = None
 
 
 _TYPES = {
@@ -79,6 +83,7 @@ _TYPES = {
     "pair_class": np.int16,
     "added_in": np.int16,
     "loss": np.float32,
+    "samples": np.uint8,
 }
 _TRACE_TYPES = {
     "segment": np.int16,

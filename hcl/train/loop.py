@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hcl import __version__
 from hcl.errors import HCLError
 from hcl.files import fingerprint, replacing
-from hcl.learn.contract import Learner, Observation, Prediction, Start, Watched
+from hcl.learn.contract import Learner, Observation, Prediction, Sampler, Start, Watched
 from hcl.learn.settings import Method, TrainingSettings, used_settings
 from hcl.model.hybrid import NonFiniteError
 from hcl.model.settings import FlowSettings
@@ -31,6 +32,8 @@ from hcl.train.machine import pick_device
 from hcl.train.streams import Stream
 
 LOOK_AT_LOSS_EVERY = 50  # steps on a GPU, where a look makes it wait
+PICTURES = 4  # keeps the generator of the samples in a run file apart: see Start.generator
+DRAWN = 4  # samples of each class and task that a run on pixels keeps after each segment
 CLOSED_FORM_BATCH = 1024  # sums do not depend on it; larger products are faster
 
 
@@ -92,6 +95,7 @@ class Progress:
     pending: list[Tensor] = field(default_factory=list)  # losses not looked at yet
     places: list[tuple[int, ...]] = field(default_factory=list)  # a row a batch: see _finish
     watched: dict[str, list[Watched]] = field(default_factory=dict)  # a row a batch, by name
+    drawn: list[NDArray[np.uint8]] = field(default_factory=list)  # after each segment: see _draw
 
     def settle(self) -> None:
         """Look at the losses of the last steps."""
@@ -146,7 +150,7 @@ def train_seed(
         batch_size=CLOSED_FORM_BATCH if job.method.closed_form else job.training.batch_size,
         seed=job.seed,
         device=job.device,
-        shape=job.training.image_shape if job.method.takes_images else None,
+        images=job.method.takes_images,
     )
     learner = build(job, stream)
     epochs = 1 if job.method.sees_once else None
@@ -180,6 +184,8 @@ def train_seed(
                 _save(checkpoint, progress, learner)
         progress.settle()
         progress.predictions.append(_predict(learner, stream))
+        if stream.pixels is not None and isinstance(learner, Sampler):
+            progress.drawn.append(_draw(learner, job, segment, stream.pixels))
         progress.segment, progress.batch = segment + 1, 0
         if checkpoint is not None:
             _save(checkpoint, progress, learner)
@@ -216,6 +222,26 @@ def _predict(learner: Learner, stream: Stream) -> Prediction:
     return Prediction(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
+def _draw(learner: Sampler, job: Job, segment: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Samples as bytes (T, K, DRAWN, C, H, W), by a generator that nothing else draws from."""
+    state = np.random.SeedSequence([job.seed, PICTURES, segment]).generate_state(1, np.uint64)[0]
+    generator = torch.Generator(job.device).manual_seed(int(state >> np.uint64(1)))
+    x = learner.draw(DRAWN, generator)
+    if not job.method.takes_images:
+        x = 255 * x
+    x = x.reshape(*x.shape[:3], *shape).nan_to_num(0).clamp(0, 255)
+    drawn: NDArray[np.uint8] = x.to(torch.uint8).cpu().numpy()
+    return drawn
+
+
+def _all_drawn(drawn: list[NDArray[np.uint8]]) -> NDArray[np.uint8] | None:
+    """(J, T, K, DRAWN, C, H, W): black where a task was not there yet."""
+    if not drawn:
+        return None
+    tasks = max(len(part) for part in drawn)
+    return np.stack([np.pad(p, [(0, tasks - len(p)), *[(0, 0)] * 5]) for p in drawn])
+
+
 def _finish(job: Job, progress: Progress) -> Run:
     answers = [np.stack(column) for column in zip(*progress.predictions, strict=True)]
     trace = None
@@ -242,6 +268,7 @@ def _finish(job: Job, progress: Progress) -> Run:
         added_in=np.array(progress.added_in, np.int16),
         loss=np.array(progress.losses, np.float32) if progress.losses else None,
         trace=trace,
+        samples=_all_drawn(progress.drawn),
     )
 
 
@@ -251,6 +278,7 @@ def _save(path: Path, progress: Progress, learner: Learner) -> None:
         "learner": learner.state(),
         "segment": progress.segment,
         "batch": progress.batch,
+        "drawn": [torch.from_numpy(part) for part in progress.drawn],
         "predictions": [[torch.from_numpy(a) for a in p] for p in progress.predictions],
         "added_in": list(progress.added_in),
         "losses": torch.tensor(progress.losses, dtype=torch.float64),
@@ -270,6 +298,7 @@ def _load(path: Path, learner: Learner) -> Progress:
         segment=state["segment"],
         batch=state["batch"],
         predictions=[Prediction(*(a.numpy() for a in p)) for p in state["predictions"]],
+        drawn=[part.numpy() for part in state["drawn"]],
         added_in=list(state["added_in"]),
         losses=state["losses"].tolist(),
         places=[tuple(row) for row in state["places"].tolist()],

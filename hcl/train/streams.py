@@ -9,7 +9,6 @@ statistic unlike those in the detector's window. Every sample is shown once an e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -42,7 +41,8 @@ class Stream:
         batch_size: samples in a batch, give or take one.
         seed: of the order of samples within an epoch.
         device: where the batches are wanted.
-        shape: of one sample, if not (D,): flattened images are given their shape again.
+        images: whether pixels are wanted as they are, bytes (C, H, W); otherwise they come as
+            vectors with values from 0 to 1.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Stream:
         batch_size: int,
         seed: int,
         device: torch.device,
-        shape: tuple[int, ...] | None = None,
+        images: bool = True,
     ) -> None:
         check_sources(benchmark, embeddings)
         self.benchmark = benchmark
@@ -61,13 +61,11 @@ class Stream:
         self.seed = seed
         self.device = device
         self._embeddings = embeddings
-        self.size: int = embeddings[benchmark.sources[0].dataset].x.shape[1]
-        self.shape = shape or (self.size,)
-        if math.prod(self.shape) != self.size:
-            raise HCLError(
-                f"{benchmark.name}: image_shape {list(self.shape)} has {math.prod(self.shape)} "
-                f"values, but its embeddings have {self.size}."
-            )
+        first = embeddings[benchmark.sources[0].dataset]
+        self.size: int = first.x.shape[1]
+        self.pixels = first.pixels
+        self._images = images
+        self.shape = self.pixels if images and self.pixels is not None else (self.size,)
 
     def bounds(self, segment: int) -> NDArray[np.int64]:
         """Where the batches of one epoch of a segment begin and end."""
@@ -131,11 +129,12 @@ class Stream:
     def _gather(self, task: Task, part: Part, chosen: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         x = torch.from_numpy(self._embeddings[task.dataset].x[part.rows[chosen]])
         y = torch.from_numpy(part.y[chosen])
-        return x.view(-1, *self.shape).to(self.device), y.to(self.device)
+        x = x.view(-1, *self.shape).to(self.device)
+        return x if self.pixels is None or self._images else x / 255, y.to(self.device)
 
 
 def check_sources(benchmark: Benchmark, embeddings: Mapping[str, Embeddings]) -> None:
-    """The tasks' rows point into these very embeddings; all have the same number of features."""
+    """The tasks' rows point into these very embeddings; all are of one kind and one size."""
     sizes = {}
     for source in benchmark.sources:
         if source.dataset not in embeddings:
@@ -147,6 +146,16 @@ def check_sources(benchmark: Benchmark, embeddings: Mapping[str, Embeddings]) ->
                 "than those given (their SHA-256 differs). Rerun split."
             )
         sizes[source.dataset] = found.x.shape[1]
+    shapes = {source.dataset: embeddings[source.dataset].pixels for source in benchmark.sources}
+    if len(set(shapes.values())) != 1:
+        listed = ", ".join(
+            f"{name} {'a backbone' if shape is None else list(shape)}"
+            for name, shape in shapes.items()
+        )
+        raise HCLError(
+            f"{benchmark.name}: its data sets are not seen alike ({listed}); give all of them the "
+            "same pixels: [C, H, W], or none."
+        )
     if len(set(sizes.values())) != 1:
         listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
         raise HCLError(

@@ -412,22 +412,6 @@ def test_scaling_is_fitted_on_the_first_task_alone():
     np.testing.assert_allclose(learner.model.flow.scaling.shift, first.mean(0), atol=1e-5)
 
 
-def test_flattened_images_go_through_a_flow_on_images():
-    images = dataclasses.replace(TRAINING, image_shape=(1, 8, 8), mean_scale=0.1)
-    flow = FlowSettings(kind="glow", couplings=2, hidden_layers=1, hidden=4)
-    embeddings, tasks = benchmark(blobs_in_64_dimensions(2, 32, 10))
-    run, learner = train_seed(
-        Job(tasks, embeddings, "hcl-fr", METHODS["hcl-fr"], flow, images, seed=0)
-    )
-    assert learner.model.flow.shape == (1, 8, 8)
-    assert np.isfinite(run.loss).all()
-    with pytest.raises(HCLError, match="image_shape"):
-        train_seed(Job(tasks, embeddings, "adam", METHODS["adam"], flow, TRAINING, seed=0))
-    wrong = dataclasses.replace(images, image_shape=(1, 7, 8))
-    with pytest.raises(HCLError, match="56 values, but its embeddings have 64"):
-        train_seed(Job(tasks, embeddings, "adam", METHODS["adam"], flow, wrong, seed=0))
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

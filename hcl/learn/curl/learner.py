@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from hcl.errors import HCLError
 from hcl.learn.adam import Adam
 from hcl.learn.contract import Batch, Observation, Prediction, Start, TaskBatch, as_int16
 from hcl.learn.curl.settings import CurlMethod
@@ -19,9 +20,15 @@ def build(method: CurlMethod, start: Start) -> CurlLearner:
     """The learner of a method, with its inputs' scaling fitted on the first task."""
     (size,) = start.shape
     vae = SupervisedCURL(method, size, start.num_classes, start.generator("weights"))
-    vae.to(start.device).set_scaling(
-        *scaling_of(start.first(FITTING_SAMPLES), start.training.scaling)
-    )
+    first, scaling = start.first(FITTING_SAMPLES), start.training.scaling
+    if method.likelihood == "bernoulli":
+        scaling = "none"  # its values are probabilities as they are
+        if not 0 <= first.min() <= first.max() <= 1:
+            raise HCLError(
+                f"likelihood: is bernoulli, for values from 0 to 1, but samples go from "
+                f"{first.min():g} to {first.max():g}. Take gaussian, or data sets with pixels."
+            )
+    vae.to(start.device).set_scaling(*scaling_of(first, scaling))
     return CurlLearner(
         vae,
         weighing=method.weighing,
@@ -84,6 +91,12 @@ class CurlLearner:
         """argmax_y q(y | x); the task is undefined."""
         predicted = self.model.classify(x)
         return as_int16(predicted, torch.full_like(predicted, -1), predicted)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """The decoder's mean for z ~ p(z | y), ``count`` for each class: (1, K, count, D)."""
+        classes = self.model.num_classes
+        y = torch.arange(classes, device=generator.device).repeat_interleave(count)
+        return self.model.sample(y, generator).view(1, classes, count, -1)
 
     def state(self) -> dict[str, Any]:
         """Model, snapshot, optimiser and generator."""

@@ -31,6 +31,7 @@ from hcl.learn.flow.detection import STATISTICS, DetectionSettings, Detector
 from hcl.learn.flow.memory import Memory, Passed, build_memory
 from hcl.learn.flow.settings import FlowMethod
 from hcl.model.hybrid import HybridModel, Statistics, check_finite
+from hcl.model.images import dequantise, midpoints
 from hcl.records.runs import NEW, RECURRING, SAME
 
 
@@ -49,6 +50,11 @@ def build(method: FlowMethod, start: Start) -> FlowLearner:
         learning_rate_decay=method.learning_rate_decay,
         **start.rates(method.learning_rate, method.weight_decay),
     )
+
+
+def seen(x: Tensor) -> Tensor:
+    """Samples as the flow sees them outside training: bytes at their midpoint, always the same."""
+    return midpoints(x) if x.dtype == torch.uint8 else x
 
 
 def falling_rate(learning_rate: float, step: int, decay: float) -> float:
@@ -136,19 +142,21 @@ class FlowLearner:
             self.detector.record(self.task, self._sums(statistics), len(x))
         self.memory.learned(self.task, x, y, z)
         if loss.device.type == "cpu":  # on a GPU, looking at it would stop the queue: the loop does
-            check_finite(loss, self.model, x)
+            check_finite(loss, self.model, seen(x))
         self._step(loss)
         return Observation(loss.detach(), evidence)
 
     def objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Statistics, Tensor]:
         """The method's loss; S1, S2, S3 of the batch for the current task; and its latents.
 
-        Batch and replay pass the flow together: one product a layer instead of two.
+        Batch and replay pass the flow together: one product a layer instead of two. Bytes get fresh
+        noise each time that they are shown; what a snapshot draws has no bytes to be dequantised.
         """
         n = len(x)
         latent = self.model.latent
         replay = self.memory.draw()
-        z, log_det = self.model.flow(x if replay is None else torch.cat((x, replay.x)))
+        shown = (x,) if replay is None else (x, replay.x)
+        z, log_det = self.model.flow(torch.cat([self._dequantised(part) for part in shown]))
         log_pz = latent.log_prob(z[:n], y, self.task)
         statistics = Statistics(log_pz + log_det[:n], log_pz, log_det[:n])
         passed = None
@@ -156,6 +164,9 @@ class FlowLearner:
             passed = Passed(latent.log_prob(z[n:], replay.y, replay.t) + log_det[n:], z[n:])
         loss = self.memory.loss(statistics.log_px, replay, passed)
         return loss, statistics, z[:n].detach()
+
+    def _dequantised(self, x: Tensor) -> Tensor:
+        return dequantise(x, self.generator) if x.dtype == torch.uint8 else x
 
     def _step(self, loss: Tensor) -> None:
         self.optimiser.zero_grad()
@@ -225,8 +236,15 @@ class FlowLearner:
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
         """Bayes' rule: the class marginalised over tasks, and the likeliest pair."""
-        predicted, pair_class, pair_task = self.model.classify_both(x)
+        predicted, pair_class, pair_task = self.model.classify_both(seen(x))
         return as_int16(predicted, pair_task, pair_class)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """x ~ p̂_X(x | y, t), ``count`` for each class of each task: (T, K, count, …)."""
+        tasks, classes = self.num_tasks, self.model.latent.num_classes
+        pairs = torch.arange(tasks * classes, device=generator.device).repeat_interleave(count)
+        x, _ = self.model.sample(pairs % classes, pairs // classes, generator)
+        return x.view(tasks, classes, count, *x.shape[1:])
 
     def state(self) -> dict[str, Any]:
         """Model, optimiser, generator, memory and windows."""
