@@ -58,5 +58,6 @@ def command(
 
         view = latent_view(model, stream, sources, [int(j) for j in found[0].added_in])
     summary = scoring.summarise(scored)
-    write_scores(scores, found, scored, summary, described, view)
+    samples = scoring.samples(found[0], stream, sources)
+    write_scores(scores, found, scored, summary, described, view, samples)
     click.echo(f"{scores}: {scoring.in_words(summary)}")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hcl.model.images import midpoints
 from hcl.model.model_file import load_model
 from hcl.records.embeddings import Embeddings
 from hcl.records.tasks import Benchmark
@@ -56,6 +57,7 @@ def latent_view(
         for k in range(benchmark.num_classes):
             chosen = task.test.rows[task.test.y == k][:each]
             x = torch.from_numpy(np.array(embeddings[task.dataset].x[chosen]))
+            x = midpoints(x) if x.dtype == torch.uint8 else x
             with torch.no_grad():
                 z = model.flow(x.reshape(len(x), *model.flow.shape))[0].double().numpy()
             rows += [_row("sample", index, k, place) for place in (z - centre) @ axes.T]

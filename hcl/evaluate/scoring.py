@@ -17,12 +17,15 @@ import numpy as np
 
 from hcl.errors import HCLError
 from hcl.evaluate import metrics
+from hcl.records.embeddings import Embeddings
 from hcl.records.runs import Run, read_run
-from hcl.records.scores import METRICS, Scores, rounded
+from hcl.records.scores import METRICS, Samples, Scores, rounded
 from hcl.records.tasks import Benchmark, Task
 
 # What an embedding file says of itself that a reader of the results wants to know.
-PROVENANCE = ("backbone", "weights", "weights_sha256", "transform", "data_sha256", "versions")
+PROVENANCE = (
+    *("backbone", "weights", "weights_sha256", "transform", "pixels", "data_sha256", "versions"),
+)
 
 
 def read_runs(
@@ -189,6 +192,28 @@ def about(
         "versions": first.versions,
         "fingerprints": {str(run.seed): run.fingerprint for run in runs},
     }
+
+
+def samples(run: Run, benchmark: Benchmark, embeddings: Mapping[str, Embeddings]) -> Samples | None:
+    """What the run drew for each true task, beside as many test samples; ``None`` without pixels.
+
+    The first of the learner's tasks that was added while a task was shown stands for it, and black
+    where there is none.
+    """
+    if run.samples is None or not all(s.dataset in embeddings for s in benchmark.sources):
+        return None
+    segments, _, classes, count, *shape = run.samples.shape
+    real = np.zeros((len(benchmark.tasks), classes, count, *shape), np.uint8)
+    drawn = np.zeros((segments, *real.shape), np.uint8)
+    added = [benchmark.stream[int(segment)].task for segment in run.added_in]
+    for index, task in enumerate(benchmark.tasks):
+        for label in range(classes):
+            rows = task.test.rows[task.test.y == label][:count]
+            found = embeddings[task.dataset].x[rows].reshape(len(rows), *shape)
+            real[index, label, : len(rows)] = found
+        if index in added:
+            drawn[:, index] = run.samples[:, added.index(index)]
+    return Samples(real, drawn if added else run.samples)
 
 
 def _class_names(task: Task, attributes: Mapping[str, Any]) -> dict[str, list[str]]:

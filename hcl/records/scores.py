@@ -10,6 +10,7 @@ same bytes for the same runs:
 ``trace.csv``       of task-agnostic methods: one row a training batch, each statistic with the
                     bounds that the verdict used (``name``, ``name_low``, ``name_high``)
 ``latent.csv``      of flows, where embeddings are given: a 2-D view of the latent space
+``samples.npz``     of methods that can draw, on pixels: samples of the first seed, and real ones
 ``about.json``      what was run: settings, versions, tasks, data and weights with their digests
 ==================  ===============================================================================
 
@@ -29,6 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +43,7 @@ from hcl.records.runs import Run, Trace
 METRICS = ("average_accuracy", "forgetting", "overall_accuracy")
 SCORE_FILES = (
     *("summary.json", "about.json"),
-    *("accuracy.csv", "metrics.csv", "trace.csv", "latent.csv"),
+    *("accuracy.csv", "metrics.csv", "trace.csv", "latent.csv", "samples.npz"),
 )
 _PLACES = ("segment", "true_task", "learner_task", "verdict")
 _BOUNDS = ("", "_low", "_high")  # what follows a statistic's name in the head of its columns
@@ -57,6 +59,14 @@ class Scores:
     forgetting: float
     overall_accuracy: float
     changes: Mapping[str, float] | None  # counts of task-agnostic methods, by name
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images, n of each class of each of M tasks: real ones, and what a method drew."""
+
+    real: NDArray[np.uint8]  # (M, K, n, C, H, W)
+    drawn: NDArray[np.uint8]  # (J, M, K, n, C, H, W); M is 1 where the method knows no tasks
 
 
 def headline(summary: Mapping[str, Any]) -> dict[str, float | None]:
@@ -83,6 +93,7 @@ class Result:
     by_seed: list[dict[str, str]]  # metrics.csv
     traces: dict[int, Trace]  # by seed; empty where the method is told of changes
     latent: list[dict[str, str]] | None  # latent.csv
+    samples: Samples | None = None  # samples.npz
 
     @property
     def task_agnostic(self) -> bool:
@@ -121,6 +132,7 @@ def write_scores(
     summary: Mapping[str, Any],
     about: Mapping[str, Any],
     latent: Sequence[Sequence[object]] | None = None,
+    samples: Samples | None = None,
 ) -> None:
     """Write the tidy files, all or none.
 
@@ -131,6 +143,7 @@ def write_scores(
         summary: means and standard deviations over them.
         about: what stands behind the numbers.
         latent: rows of the latent view (kind, task, class, x, y).
+        samples: what the first seed drew, beside real ones.
     """
     with replacing(folder) as partial:
         partial.mkdir()
@@ -149,6 +162,8 @@ def write_scores(
             _write_traces(partial / "trace.csv", runs)
         if latent is not None:
             write_csv(partial / "latent.csv", ("kind", "task", "class", "x", "y"), latent)
+        if samples is not None:
+            np.savez(partial / "samples.npz", real=samples.real, drawn=samples.drawn)
         write_json(partial / "summary.json", summary)
         write_json(partial / "about.json", about)
 
@@ -218,9 +233,17 @@ def read_result(scores: Path, benchmark: str, method: str) -> Result:
             by_seed=_read_csv(folder / "metrics.csv", make),
             traces=_read_traces(folder / "trace.csv", make) if about["task_agnostic"] else {},
             latent=_read_csv(latent, make) if latent.exists() else None,
+            samples=_read_samples(folder / "samples.npz"),
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OSError, BadZipFile) as error:
         raise HCLError(f"{folder}: damaged scores ({error!r}); {make}.") from None
+
+
+def _read_samples(path: Path) -> Samples | None:
+    if not path.exists():
+        return None
+    with np.load(path) as arrays:
+        return Samples(arrays["real"], arrays["drawn"])
 
 
 def _read_accuracy(path: Path, about: dict[str, Any], make: str) -> NDArray[np.float64]:

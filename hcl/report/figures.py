@@ -32,6 +32,7 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.floating]
+Images = NDArray[np.uint8]
 
 INK, MUTED, RULE, PAPER = "#1d2329", "#6b747d", "#d5dae0", "#ffffff"
 BLUE, ORANGE, GREEN, VERMILLION, PINK = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7"
@@ -444,6 +445,35 @@ def _binned(
     lowest = np.fmin.reduceat(values, starts)
     highest = np.fmax.reduceat(values, starts)
     return x[starts] + (size - 1) / 2, lowest, highest
+
+
+def samples(ax: Axes, real: Images, drawn: Images, tasks: Sequence[str], title: str) -> None:
+    """Real samples in the first row, below them what was drawn after each segment of the stream.
+
+    Args:
+        ax: where to.
+        real: (M, K, n, C, H, W), bytes.
+        drawn: (J, M, K, n, C, H, W).
+        tasks: the M tasks' names.
+        title: of the panel.
+    """
+    rows = np.stack([real, *drawn])  # (1 + J, M, K, n, C, H, W)
+    count, tasks_shown, classes, n, channels, height, width = rows.shape
+    padded = np.pad(rows, [(0, 0)] * 5 + [(0, 1), (0, 1)], constant_values=255)
+    mosaic = padded.transpose(0, 5, 1, 2, 3, 6, 4).reshape(count * (height + 1), -1, channels)
+    shown = mosaic if channels == 3 else mosaic[..., 0]
+    ax.imshow(shown, cmap="gray", vmin=0, vmax=255, interpolation="nearest", aspect="equal")
+    wide = classes * n * (width + 1)
+    ax.set_xticks([(i + 0.5) * wide for i in range(tasks_shown)], tasks)
+    ax.set_yticks(
+        [(j + 0.5) * (height + 1) for j in range(count)],
+        ["real", *(f"after {j}" for j in range(1, count))],
+    )
+    for edge in range(1, tasks_shown):
+        ax.axvline(edge * wide - 1, color=ORANGE, linewidth=1.2)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_title(title)
 
 
 def latent_view(

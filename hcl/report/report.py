@@ -201,6 +201,9 @@ def _benchmark_html(
     agnostic = [r for r in results if r.task_agnostic]
     if agnostic:
         parts += ["<h3>Task changes</h3>", _changes_html(agnostic), _traces(agnostic, folder)]
+    drawing = [r for r in results if r.samples is not None]
+    if drawing:
+        parts += ["<h3>What each method draws</h3>", _drawn(drawing, folder)]
     seen = [r for r in results if r.latent]
     if seen:
         parts += ["<h3>The latent space after the last task</h3>", _latent_views(seen, folder)]
@@ -238,6 +241,8 @@ def _stream_text(result: Result) -> str:
 def _backbone(source: dict[str, Any]) -> str:
     if "backbone" not in source:
         return f"{source['dataset']} (backbone not recorded)"
+    if "pixels" in source:
+        return f"{source['dataset']} as pixels {source['pixels']}"
     return f"{source['dataset']} seen by {source['backbone']}"
 
 
@@ -500,6 +505,40 @@ def _shown(trace: Trace) -> str:
     names = list(trace.statistics)
     bounded = (name for name in names if np.isfinite(trace.statistics[name][:, 1:]).any())
     return next(bounded, names[0])
+
+
+# What is drawn ------------------------------------------------------------------------------------
+
+
+def _drawn(results: Sequence[Result], folder: Path) -> str:
+    """For each method real samples, and below them its own after each segment of the stream."""
+    parts = []
+    for result in results:
+        found = result.samples
+        assert found is not None
+        real, names = found.real, _fitted(result, 40)
+        if found.drawn.shape[1] != len(real):  # it knows classes alone: take turns with the tasks
+            turns = [real[i % len(real), :, i] for i in range(real.shape[2])]
+            real, names = np.stack(turns, axis=1)[None], ["all tasks"]
+        _, tasks, classes, count, _, height, width = found.drawn.shape
+        across = tasks * classes * count * (width + 1)
+        inches = max(7.0, min(across / 100, 20.0))
+        tall = inches * (1 + len(found.drawn)) * (height + 1) / across + 0.6
+        draw = partial(
+            figures.samples,
+            real=real,
+            drawn=found.drawn,
+            tasks=names,
+            title=label(result.method),
+        )
+        stem = folder / f"samples-{slug(result.method)}"
+        said = f"{label(result.method)}: real samples, and below them drawn ones after each task."
+        parts.append(figure_html(_picture([draw], stem, said, width=inches, height=tall)))
+    return "".join(parts) + (
+        '<p class="note">Samples of every class of every task: real ones in the first row, below '
+        "them what the first seed draws after each segment of the stream; black before the task "
+        "was there. A row that no longer looks like the first is what was forgotten.</p>"
+    )
 
 
 # The latent space ---------------------------------------------------------------------------------
