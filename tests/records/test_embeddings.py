@@ -12,6 +12,7 @@ from hcl.errors import HCLError
 from hcl.records.embeddings import (
     ATTRIBUTES,
     FORMAT,
+    PIXELS,
     PROVENANCE,
     provenance_fingerprint,
     read,
@@ -215,3 +216,37 @@ def test_what_was_found_whole_is_not_read_again_until_it_is_touched(path, tmp_pa
     memory.write_text("[]")
     write(path, X, Y, SPLIT, provenance())
     np.testing.assert_array_equal(read(path, memory).x, X)
+
+
+BYTES = np.random.default_rng(1).integers(0, 256, (N, 12), dtype=np.uint8)
+
+
+def write_bytes(path, shape="[3, 2, 2]"):
+    values = provenance(pixels=shape)
+    del values["format"]
+    write(path, BYTES, Y, SPLIT, values)
+    return path
+
+
+def test_pixels_are_bytes_with_their_shape(tmp_path):
+    found = read(write_bytes(tmp_path / "x.h5"))
+    assert found.attributes["format"] == PIXELS
+    assert found.pixels == (3, 2, 2)
+    assert found.x.dtype == np.uint8
+    np.testing.assert_array_equal(found.x, BYTES)
+
+
+def test_embeddings_have_no_pixels(path):
+    assert read(path).pixels is None
+
+
+def test_pixels_that_do_not_fit_their_shape_are_named(tmp_path):
+    with pytest.raises(HCLError, match=r"x has 12 bytes a row, but pixels is \[1, 2, 2\]"):
+        read(write_bytes(tmp_path / "x.h5", "[1, 2, 2]"))
+
+
+def test_the_shape_is_part_of_the_fingerprint(tmp_path):
+    with h5py.File(write_bytes(tmp_path / "x.h5"), "r+") as file:
+        file.attrs["pixels"] = "[1, 2, 6]"
+    with pytest.raises(HCLError, match="fingerprint"):
+        read(tmp_path / "x.h5")

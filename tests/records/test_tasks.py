@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from dataclasses import replace
@@ -67,6 +68,20 @@ def test_equal_tasks_take_the_classes_in_order_and_relabel_them() -> None:
         [p.rows for t in benchmark.tasks for p in (t.train, t.validation, t.test)]
     )
     assert sorted(every.tolist()) == list(range(len(source.y)))
+
+
+def test_a_cut_takes_some_of_the_training_part_and_leaves_the_rest_of_the_stream_alone() -> None:
+    settings = StreamSettings(EqualTasks("toy", 2), validation=0.25)
+    whole = make(settings)
+    cut = make(dataclasses.replace(settings, samples_per_class=3, test_per_class=1))
+    for all_of, some in zip(whole.tasks, cut.tasks, strict=True):
+        assert np.bincount(some.train.y).tolist() == [3, 3]
+        assert np.bincount(some.test.y).tolist() == [1, 1]
+        assert set(some.train.rows) < set(all_of.train.rows)
+        assert set(some.test.rows) < set(all_of.test.rows)
+        np.testing.assert_array_equal(some.validation.rows, all_of.validation.rows)
+    other = make(dataclasses.replace(settings, samples_per_class=3, seed=1))
+    assert set(other.tasks[0].train.rows) != set(cut.tasks[0].train.rows)
 
 
 def test_labels_follow_the_order_of_the_declared_classes() -> None:
@@ -139,7 +154,10 @@ def test_a_class_without_samples_is_named() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"validation": 0.6}, {"epochs": 0}, {"order": ()}, {"order": (SegmentSettings(1, 0),)}],
+    [
+        *({"validation": 0.6}, {"epochs": 0}, {"order": ()}, {"order": (SegmentSettings(1, 0),)}),
+        *({"samples_per_class": 0}, {"test_per_class": -1}),
+    ],
 )
 def test_impossible_values_are_refused_with_their_key(arguments: dict) -> None:
     key = "epochs" if arguments.get("order") else next(iter(arguments))
@@ -204,6 +222,8 @@ def test_a_file_that_is_not_whole_is_named_with_the_remedy(tmp_path: Path, damag
         ),
         ({"validation": 0.5}, "its validation is 0.25, asked for is 0.5"),
         ({"seed": 1}, "its seed is 0, asked for is 1"),
+        ({"samples_per_class": 2}, "its samples_per_class is null, asked for is 2"),
+        ({"test_per_class": 1}, "its test_per_class is null, asked for is 1"),
         ({"seed": 1, "epochs": 2}, "its epochs is 1, asked for is 2"),  # the first of two
     ],
 )
