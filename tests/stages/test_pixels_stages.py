@@ -40,7 +40,11 @@ PARAMS = {
     },
     "methods": {
         "mtl": {"kind": "flow", "memory": {"kind": "all"}},
-        "hcl-fr-ta": {"kind": "flow", "memory": {"kind": "functional"}, "detection": {"window": 12}},
+        "hcl-fr-ta": {
+            "kind": "flow",
+            "memory": {"kind": "functional"},
+            "detection": {"window": 12},
+        },
         "curl": {"kind": "curl", "encoder": [8], "decoder": [8], "latents": 2},
         "slda": {"kind": "slda"},
     },

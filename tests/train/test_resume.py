@@ -23,6 +23,7 @@ from hcl.train.jobs import train_into
 from hcl.train.loop import Job
 from hcl.train.store import Entry
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
+from tests.support.digits import pixel_benchmark
 
 pytestmark = pytest.mark.slow
 
@@ -71,9 +72,8 @@ def kill_after_a_new_checkpoint(job: Job, folder: Path, delay: float) -> bool:
     return process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_killed_run_ends_with_the_same_bytes(name, tmp_path):
-    job = make_job(name)
+def kill_and_go_on(job: Job, name: str, tmp_path: Path) -> Entry:
+    """A run that was killed a few times, and ended with the bytes of one that never was."""
     whole, stopped = Entry(tmp_path / "whole"), Entry(tmp_path / "stopped")
     process = start(job, whole.folder)
     process.join()
@@ -90,10 +90,27 @@ def test_a_killed_run_ends_with_the_same_bytes(name, tmp_path):
     if name not in ("curl", "hcl-plus-ta"):
         assert stopped.model.read_bytes() == whole.model.read_bytes()
     assert not stopped.checkpoint.exists()
+    return stopped
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_killed_run_ends_with_the_same_bytes(name, tmp_path):
+    stopped = kill_and_go_on(make_job(name), name, tmp_path)
     if name != "hcl-plus-ta":  # which waits with a batch under suspicion, and with its first ones
         assert len(read_run(stopped.run).loss) == 100
     if name.endswith("-ta"):
         assert read_run(stopped.run).trace.verdict.any()
+
+
+@pytest.mark.parametrize("name", ["er", "hcl-fr"])
+def test_a_killed_run_on_pixels_ends_with_the_same_bytes(name, tmp_path):
+    """The noise goes on where it was, ER's bytes are there again, and so are the samples."""
+    embeddings, tasks = pixel_benchmark(epochs=3)
+    flow = FlowSettings(kind="glow", couplings=2, hidden_layers=1, hidden=4)
+    training = TrainingSettings(learning_rate=2e-3, checkpoint_every=4, save_model=True)
+    job = Job(tasks, embeddings, name, METHODS[name], flow, training, seed=5)
+    samples = read_run(kill_and_go_on(job, name, tmp_path).run).samples
+    assert samples.shape[:2] == (2, 2)
 
 
 def test_a_checkpoint_goes_on_from_where_it_was(tmp_path, monkeypatch):
