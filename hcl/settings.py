@@ -253,8 +253,7 @@ def _convert_union(choices: tuple[Any, ...], value: Any, place: Place) -> Any:
             return _convert(choice, value, place)
         except HCLError:
             continue
-    expected = " or ".join(map(describe, choices))
-    raise HCLError(f"{place.where}: {place} is {_show(value)}; expected {expected}.")
+    raise _unexpected(value, Union[choices], place)  # noqa: UP007
 
 
 def _chosen(kinds: Mapping[str | None, Any], value: Mapping[str, Any], place: Place) -> Any:
@@ -336,7 +335,10 @@ def describe(kind: Any) -> str:
     """What a value of a type looks like in the file, in words."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
-        return " or ".join(map(describe, arguments))
+        kinds = [kind for kind in map(kind_of, arguments) if kind is not None]
+        others = [describe(a) for a in arguments if kind_of(a) is None]
+        tagged = [f"a section whose kind is one of {', '.join(kinds)}"] if kinds[1:] else []
+        return " or ".join([*tagged, *others] if tagged else map(describe, arguments))
     if origin is Literal:
         choices = (str(a).lower() if isinstance(a, bool) else str(a) for a in arguments)
         return "one of " + ", ".join(choices)
