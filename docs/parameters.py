@@ -38,9 +38,8 @@ def sections_of_methods() -> dict[str, type]:
         found[f"methods.<name>, kind: {kind}"] = method
         for name, hint in typing.get_type_hints(method).items():
             for inner in filter(dataclasses.is_dataclass, typing.get_args(hint)):
-                which = (
-                    f"kind: {kind_of(inner)}" if kind_of(inner) else f"of a method of kind {kind}"
-                )
+                own = kind_of(inner)
+                which = f"kind: {own}" if own else f"of a method of kind {kind}"
                 found[f"methods.<name>.{name}, {which}"] = inner
     return found
 
@@ -69,8 +68,8 @@ This page is written by `python docs/parameters.py` from the settings in the cod
 | --- | --- |
 | `grid.datasets`, `.benchmarks`, `.methods` | lists of names declared below, for `dvc repro` |
 | `seeds` | a list of whole numbers, one run each |
-| `benchmarks.<name>.like`, `methods.<name>.like` | the name of another, which this one starts from |
-| `benchmarks.<name>.tuned.<method>` | what a method, and those like it, take differently on the benchmark: any of the method's keys |
+| `benchmarks.<name>.like`, `methods.<name>.like` | the name of another, to start from |
+| `benchmarks.<name>.tuned.<method>` | keys of the method, for it and those like it |
 
 Sections are merged key by key, first what `like` names, then its own, then what was tuned, and
 checked after that. A section that names another `kind` stands in the place of the one before it.
@@ -119,12 +118,10 @@ def table(settings: type) -> str:
     for field in dataclasses.fields(settings):
         kind = describe(types[field.name])
         kind = re.sub(r"a section with the keys .*?(?= or |$)", "a section", kind)
-        cells = (
-            f"`{field.name}`",
-            kind,
-            default_of(field, types[field.name]),
-            said.get(field.name, ""),
-        )
+        if field.name == "kind":
+            kind = kind.removeprefix("one of ")
+        default = default_of(field, types[field.name])
+        cells = (f"`{field.name}`", kind, default, said.get(field.name, ""))
         lines.append("| " + " | ".join(cells) + " |")
     if not said:  # the line above the table says it all
         lines = [line.rsplit("|", 2)[0] + "|" for line in lines]
