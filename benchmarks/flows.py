@@ -31,9 +31,9 @@ import torch
 import zuko
 from torch import Tensor, nn
 
-from hcl.model.flows import FlowSettings
 from hcl.model.hybrid import build_model
 from hcl.model.losses import likelihood_loss
+from hcl.model.settings import FlowSettings
 
 SIZE, COUPLINGS, HIDDEN, LAYERS = 1280, 8, 512, 3
 

@@ -14,36 +14,45 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hcl.learn.learners import FlowLearner, MethodSettings, Replay
-from hcl.model.flows import FlowSettings
+from hcl.learn.flow.learner import FlowLearner
+from hcl.learn.flow.memory import Functional, Rehearsal, Replay
+from hcl.learn.flow.settings import Draws, FlowMethod, FunctionalSettings
+from hcl.learn.settings import TrainingSettings
+from hcl.model.settings import FlowSettings
 from hcl.progress import bar
 from hcl.records.embeddings import Embeddings, read
 from hcl.records.tasks import Benchmark, Part, read_benchmark
-from hcl.train.loop import Job, TrainingSettings, build_learner, one_thread
+from hcl.train.loop import Job, build_learner
+from hcl.train.machine import one_thread
 from hcl.train.streams import Stream
 
 POINTS = ("prior", "measured", "real")
 
 
-class WithRealPoints(FlowLearner):
-    """HCL-FR whose L_FR is taken at real samples of the old tasks."""
+class RealPoints(Functional):
+    """L_FR is taken at real samples of the old tasks."""
 
-    stream: Stream
+    archive: Stream
+    given: Sequence[int] = ()
 
-    def _draw_replay(self) -> Replay | None:
+    def enter(self, others: Sequence[int], given: Sequence[int]) -> None:
+        super().enter(others, given)
+        self.given = given
+
+    @torch.no_grad()
+    def draw(self) -> Replay | None:
         if self.snapshot is None:
             return None
-        old = [self.given[task] for task in range(self.num_tasks) if task != self.task]
-        drawn = self.stream.draw(old, self.batch_size, self.generator)
-        with torch.no_grad():
-            z, _ = self.snapshot.flow(drawn.x)
-        return Replay(drawn.x, drawn.y, self._old, z)
+        drawn = self.archive.draw(self.given, self.batch_size, self.generator)
+        z, _ = self.snapshot.flow(drawn.x)
+        return Replay(drawn.x, drawn.y, self.t, z)
 
 
 def first_samples(part: Part, count: int) -> Part:
@@ -80,15 +89,17 @@ def moves(
     learner: FlowLearner, benchmark: Benchmark, embeddings: dict[str, Embeddings]
 ) -> tuple[float, float, float]:
     """Of draws and of real samples of all old tasks; and the accuracy on the real ones."""
-    assert learner.snapshot is not None
+    memory = learner.memory
+    assert isinstance(memory, Rehearsal)
+    assert memory.snapshot is not None
     x, y, t = validation_samples(benchmark, embeddings, range(learner.task))
-    if learner.draws is None:
-        drawn, drawn_z = learner.snapshot.sample(y, t, torch.Generator().manual_seed(0))
+    if memory.measured is None:
+        drawn, drawn_z = memory.snapshot.sample(y, t, torch.Generator().manual_seed(0))
     else:
-        drawn_z = learner.draws.sample(y)
-        drawn, _ = learner.snapshot.flow.inverse(drawn_z)
+        drawn_z = memory.measured.sample(y, t)
+        drawn, _ = memory.snapshot.flow.inverse(drawn_z)
     of_draws = (learner.model.flow(drawn)[0] - drawn_z).square().sum(1).mean()
-    of_samples = (learner.model.flow(x)[0] - learner.snapshot.flow(x)[0]).square().sum(1).mean()
+    of_samples = (learner.model.flow(x)[0] - memory.snapshot.flow(x)[0]).square().sum(1).mean()
     accuracy = (learner.model.classify(x) == y).double().mean()
     return float(of_draws), float(of_samples), float(accuracy)
 
@@ -111,15 +122,17 @@ def main() -> None:
     print("| L_FR at | after task | draws move | real samples move | accuracy on them |")
     print("| --- | --- | --- | --- | --- |")
     for points in options.points:
-        draws = "measured" if points == "measured" else "prior"
-        method = MethodSettings(memory="functional", alpha=options.alpha, draws=draws)
+        draws: Draws = "measured" if points == "measured" else "prior"
+        settings = FunctionalSettings(alpha=options.alpha, draws=draws)
+        method = FlowMethod(memory=settings)
         job = Job(benchmark, embeddings, "hcl-fr", method, flow, training, seed=0)
         stream = Stream(benchmark, embeddings, batch_size=32, seed=0, device=torch.device("cpu"))
         learner = build_learner(job, stream)
         assert isinstance(learner, FlowLearner)
         if points == "real":
-            learner.__class__ = WithRealPoints
-            learner.stream = stream
+            generator, size = learner.generator, learner.batch_size
+            learner.memory = RealPoints(settings, learner.model, size, generator)
+            learner.memory.archive = stream
         with one_thread():
             for segment in range(len(benchmark.stream)):
                 total = stream.num_batches(segment)

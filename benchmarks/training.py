@@ -20,28 +20,37 @@ import numpy as np
 import torch
 
 from hcl.learn.contract import Batch, TaskBatch
-from hcl.learn.learners import FlowLearner, MethodSettings
-from hcl.model.flows import FlowSettings
+from hcl.learn.flow.detection import DetectionSettings
+from hcl.learn.flow.learner import FlowLearner
+from hcl.learn.flow.memory import build_memory
+from hcl.learn.flow.settings import (
+    BufferSettings,
+    FlowMethod,
+    FunctionalSettings,
+    GenerativeSettings,
+)
 from hcl.model.hybrid import build_model
-from hcl.train.loop import one_thread
+from hcl.model.settings import FlowSettings
+from hcl.train.machine import one_thread
 
 SIZE, CLASSES, BATCH, ROWS = 1280, 2, 32, 4096
 METHODS = {
-    "adam": MethodSettings(),
-    "er": MethodSettings(memory="buffer"),
-    "hcl-gr": MethodSettings(memory="generative"),
-    "hcl-fr": MethodSettings(memory="functional", alpha=10.0),
-    "hcl-fr-ta": MethodSettings(memory="functional", alpha=10.0, tasks="detected"),
+    "adam": FlowMethod(),
+    "er": FlowMethod(memory=BufferSettings()),
+    "hcl-gr": FlowMethod(memory=GenerativeSettings()),
+    "hcl-fr": FlowMethod(memory=FunctionalSettings(alpha=10.0)),
+    "hcl-fr-ta": FlowMethod(memory=FunctionalSettings(alpha=10.0), detection=DetectionSettings()),
 }
 
 
-def make_learner(method: MethodSettings, old_tasks: int, x: np.ndarray) -> FlowLearner:
+def make_learner(method: FlowMethod, old_tasks: int, x: np.ndarray) -> FlowLearner:
     """A learner that has seen ``old_tasks`` and is in its next one."""
     generator = torch.Generator().manual_seed(0)
     model = build_model(FlowSettings(), (SIZE,), CLASSES, generator)
     learner = FlowLearner(
         model,
-        method,
+        build_memory(method.memory, model, BATCH, generator),
+        detection=method.detection,
         batch_size=BATCH,
         learning_rate=1e-4,
         weight_decay=1e-4,
@@ -51,7 +60,7 @@ def make_learner(method: MethodSettings, old_tasks: int, x: np.ndarray) -> FlowL
         if learner.detector is None:
             learner.observe(take(x, task, task))
         else:  # tell it of a change that it has no window to see
-            learner._change_to(None)
+            learner.change_to(None)
             learner.observe(take(x, task, None))
     return learner
 

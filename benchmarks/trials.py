@@ -14,103 +14,142 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from unittest.mock import patch
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from hcl.evaluate.scoring import score
-from hcl.learn.learners import FlowLearner, MethodSettings, Replay
+from hcl.learn.fitting import FITTING_SAMPLES, fitted_model
+from hcl.learn.flow.learner import FlowLearner
+from hcl.learn.flow.memory import Functional, Passed, Replay, repeated
+from hcl.learn.flow.settings import FlowMethod, FunctionalSettings
 from hcl.learn.moments import Moments
-from hcl.learn.plus import tukey
-from hcl.model.flows import FlowSettings
+from hcl.learn.plus.learner import tukey
+from hcl.learn.settings import TrainingSettings
 from hcl.model.hybrid import Statistics
+from hcl.model.losses import functional_loss, likelihood_loss
+from hcl.model.settings import FlowSettings
 from hcl.records.embeddings import Embeddings, read
 from hcl.records.tasks import Benchmark, Part, read_benchmark
-from hcl.train import loop as training_loop
-from hcl.train.loop import Job, TrainingSettings, one_thread, train_seed
-from hcl.tune import TuneSettings, on_validation
+from hcl.train.loop import Job, start_of, train_seed
+from hcl.train.machine import one_thread
+from hcl.train.streams import Stream
+from hcl.tune.search import on_validation
+from hcl.tune.settings import TuneSettings
 
 POOL = 640  # samples of each old task, drawn when a task begins
 DECAY = 30  # steps in which the learning rate falls by √2
 SHRINKAGES = (0.01, 0.1, 0.3)
 
 
-class WeightByTasks(FlowLearner):
+class WeightByTasks(Functional):
     """α stands for each old task, not for all of them together."""
 
-    def _objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Statistics, Tensor]:
-        loss, statistics, z = super()._objective(x, y)
-        log_likelihood = statistics.log_px.mean()
-        old = max(1, self.num_tasks - 1)
-        return old * (loss + log_likelihood) - log_likelihood, statistics, z
+    def loss(self, log_px: Tensor, replay: Replay | None, passed: Passed | None) -> Tensor:
+        if replay is None or passed is None or replay.z is None:
+            return likelihood_loss(log_px)
+        alpha = self.alpha * len(self.t) / self.batch_size
+        return likelihood_loss(log_px) + alpha * functional_loss(passed.z, replay.z)
 
 
-class DrawnOnce(FlowLearner):
+class DrawnOnce(Functional):
     """Replay comes from a pool that the snapshot draws when a task begins."""
 
+    others: Sequence[int] = ()
     pool: Replay | None = None
 
-    def _change_to(self, task: int | None) -> None:
-        super()._change_to(task)
-        self.pool = None
+    def enter(self, others: Sequence[int], given: Sequence[int]) -> None:
+        super().enter(others, given)
+        self.others, self.pool = others, None
 
-    def _draw_replay(self) -> Replay | None:
-        if self.snapshot is None:
+    def draw(self) -> Replay | None:
+        if self.snapshot is None or not self.others:
             return None
-        steps = self._old
+        device = self.generator.device
         if self.pool is None:
-            self._old = steps.repeat_interleave(POOL // self.batch_size)
-            self.pool = super()._draw_replay()
-            self._old = steps
-        assert self.pool is not None
-        tasks = len(steps) // self.batch_size
-        chosen = torch.randint(POOL, (tasks, self.batch_size), generator=self.generator)
-        chosen = (chosen + POOL * torch.arange(tasks)[:, None]).flatten()
-        return Replay(*(part[chosen] for part in self.pool if part is not None))
+            self.pool = self.sample(self.snapshot, repeated(self.others, POOL, device))
+        first = POOL * torch.arange(len(self.others), device=device)[:, None]
+        shape = (len(self.others), self.batch_size)
+        chosen = torch.randint(POOL, shape, generator=self.generator, device=device)
+        return Replay(*(part[(first + chosen).flatten()] for part in self.pool if part is not None))
+
+
+class Remembered(Functional):
+    """What was drawn last can be asked for."""
+
+    last: Replay | None = None
+
+    def draw(self) -> Replay | None:
+        self.last = super().draw()
+        return self.last
 
 
 class Discriminative(FlowLearner):
     """The loss also has the cross-entropy of the (class, task) pair, of batch and replay."""
 
-    def _objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Statistics, Tensor]:
-        replay = self._draw_replay()
-        with patch.object(self, "_draw_replay", lambda: replay):
-            loss, statistics, z = super()._objective(x, y)
-        pairs = y + self.task * self.model.latent.num_classes
+    memory: Remembered
+
+    def objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Statistics, Tensor]:
+        loss, statistics, z = super().objective(x, y)
+        replay, classes = self.memory.last, self.model.latent.num_classes
+        pairs = y + self.task * classes
         if replay is not None:
             x = torch.cat((x, replay.x))
-            pairs = torch.cat((pairs, replay.y + replay.t * self.model.latent.num_classes))
+            pairs = torch.cat((pairs, replay.y + replay.t * classes))
         latents, _ = self.model.flow(x)
         scores = -0.5 * torch.cdist(latents, self.model.latent.means.flatten(0, 1)).square()
         return loss + cross_entropy(scores, pairs), statistics, z
 
 
-Trial = tuple[type[FlowLearner], dict[str, float]]  # a learner, and what its method takes
-TRIALS: dict[str, Trial] = {
-    "as it is": (FlowLearner, {}),
-    "α for each old task": (WeightByTasks, {}),
-    f"replay drawn once a task, {POOL} samples of each": (DrawnOnce, {}),
-    f"learning rate 3e-4 / √(1 + n/{DECAY})": (
-        FlowLearner,
-        {"learning_rate": 3e-4, "learning_rate_decay": 1 / DECAY},
+@dataclass(frozen=True)
+class Trial:
+    """What is changed: the memory, the learner, or what the method takes."""
+
+    memory: type[Functional] = Functional
+    learner: type[FlowLearner] = FlowLearner
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, job: Job, stream: Stream) -> FlowLearner:
+        """The learner, in place of the method's own."""
+        method, start = job.method, start_of(job, stream)
+        assert isinstance(method, FlowMethod)
+        assert isinstance(method.memory, FunctionalSettings)
+        model = fitted_model(start, start.first(FITTING_SAMPLES))
+        draws, batch_size = start.generator("draws"), start.training.batch_size
+        return self.learner(
+            model,
+            self.memory(method.memory, model, batch_size, draws),
+            detection=None,
+            batch_size=batch_size,
+            generator=draws,
+            learning_rate_decay=method.learning_rate_decay,
+            **start.rates(method.learning_rate, method.weight_decay),
+        )
+
+
+TRIALS = {
+    "as it is": Trial(),
+    "α for each old task": Trial(memory=WeightByTasks),
+    f"replay drawn once a task, {POOL} samples of each": Trial(memory=DrawnOnce),
+    f"learning rate 3e-4 / √(1 + n/{DECAY})": Trial(
+        values={"learning_rate": 3e-4, "learning_rate_decay": 1 / DECAY}
     ),
-    "and the cross-entropy of pairs": (Discriminative, {}),
+    "and the cross-entropy of pairs": Trial(memory=Remembered, learner=Discriminative),
 }
 
 
-def learned(
-    benchmark: Benchmark, embeddings: dict[str, Embeddings], method: MethodSettings
-) -> None:
+def learned(benchmark: Benchmark, embeddings: dict[str, Embeddings], method: FlowMethod) -> None:
     """Average and overall accuracy of each learner."""
-    for name, (learner, values) in TRIALS.items():
-        tried = dataclasses.replace(method, **values)
+    for name, trial in TRIALS.items():
+        tried = dataclasses.replace(method, **trial.values)
         job = Job(benchmark, embeddings, name, tried, FlowSettings(), TrainingSettings(), seed=0)
-        with one_thread(), patch.object(training_loop, "FlowLearner", learner):
-            run, _ = train_seed(job)
+        with one_thread():
+            run, _ = train_seed(job, build=trial.build)
         scores = score(run, benchmark)
         print_row(name, scores.average_accuracy, scores.overall_accuracy)
 
@@ -184,7 +223,7 @@ def main() -> None:
         learned(
             benchmark,
             embeddings,
-            MethodSettings(memory="functional", alpha=options.alpha, draws=draws),
+            FlowMethod(memory=FunctionalSettings(alpha=options.alpha, draws=draws)),
         )
     print("| Bayes' rule | average | overall |\n| --- | --- | --- |")
     by_covariance(benchmark, embeddings)

@@ -18,20 +18,32 @@ from typing import Any
 
 from hcl.extract.extraction import ExtractSettings
 from hcl.fetch.datasets import DatasetSettings
-from hcl.learn.detection import DetectionSettings
-from hcl.learn.learners import MethodChanges, MethodSettings
-from hcl.learn.plus import PlusSettings
-from hcl.learn.sequential import SequentialSettings
-from hcl.learn.vae import VAESettings
-from hcl.model.flows import FlowSettings
-from hcl.settings import describe
+from hcl.learn.kinds import AnyMethod
+from hcl.learn.settings import TrainingSettings
+from hcl.model.settings import FlowSettings
+from hcl.settings import describe, kind_of
 from hcl.split import EqualTasks, SegmentSettings, StreamSettings, TaskSettings
 from hcl.studies.moons import MoonsSettings
 from hcl.studies.toy_losses import ToySettings
-from hcl.train.loop import TrainingSettings
-from hcl.tune import TuneSettings
+from hcl.tune.settings import TuneSettings
 
 PAGE = Path(__file__).resolve().parent / "parameters.md"
+
+
+def sections_of_methods() -> dict[str, type]:
+    """A section for each kind of method, and one for each kind of what stands within it."""
+    found: dict[str, type] = {}
+    for method in typing.get_args(AnyMethod):
+        kind = kind_of(method)
+        found[f"methods.<name>, kind: {kind}"] = method
+        for name, hint in typing.get_type_hints(method).items():
+            for inner in filter(dataclasses.is_dataclass, typing.get_args(hint)):
+                own = kind_of(inner)
+                which = f"kind: {own}" if own else f"of a method of kind {kind}"
+                found[f"methods.<name>.{name}, {which}"] = inner
+    return found
+
+
 SECTIONS: dict[str, type] = {
     "datasets.<name>": DatasetSettings,
     "extract": ExtractSettings,
@@ -41,11 +53,7 @@ SECTIONS: dict[str, type] = {
     "benchmarks.<name>.stream.order[i], with epochs of its own": SegmentSettings,
     "benchmarks.<name>.flow": FlowSettings,
     "benchmarks.<name>.training": TrainingSettings,
-    "methods.<name>": MethodSettings,
-    "methods.<name>.detection": DetectionSettings,
-    "methods.<name>.vae": VAESettings,
-    "methods.<name>.plus": PlusSettings,
-    "methods.<name>.plus.test": SequentialSettings,
+    **sections_of_methods(),
     "tune": TuneSettings,
     "moons": MoonsSettings,
     "toy_losses": ToySettings,
@@ -53,14 +61,18 @@ SECTIONS: dict[str, type] = {
 INTRODUCTION = """# Parameters
 
 Every key that `params.yaml` can have. A key that is left out has its default; an unknown or
-ill-typed one is an error that names it. The sections themselves must be there, because DVC looks
-for them (`tune` may be left out): `flow: {}` takes all defaults.
+ill-typed one is an error that names it, and so is one that the `kind` of a section never reads.
 This page is written by `python docs/parameters.py` from the settings in the code.
 
 | key | value |
 | --- | --- |
 | `grid.datasets`, `.benchmarks`, `.methods` | lists of names declared below, for `dvc repro` |
 | `seeds` | a list of whole numbers, one run each |
+| `benchmarks.<name>.like`, `methods.<name>.like` | the name of another, to start from |
+| `benchmarks.<name>.tuned.<method>` | keys of the method, for it and those like it |
+
+Sections are merged key by key, first what `like` names, then its own, then what was tuned, and
+checked after that. A section that names another `kind` stands in the place of the one before it.
 """
 
 
@@ -82,7 +94,9 @@ def in_markdown(text: str) -> str:
     return text.replace("``", "`").replace("|", "\\|").replace("`None`", "`null`")
 
 
-def default_of(field: dataclasses.Field[Any]) -> str:
+def default_of(field: dataclasses.Field[Any], hint: Any) -> str:
+    if field.name == "kind" and len(typing.get_args(hint)) == 1:
+        return "must be given"
     if field.default is not dataclasses.MISSING:
         return f"`{json.dumps(field.default)}`"
     if field.default_factory is dataclasses.MISSING:
@@ -92,6 +106,8 @@ def default_of(field: dataclasses.Field[Any]) -> str:
         return f"`{json.dumps(value)}`"
     usual = dataclasses.asdict(type(value)())
     changed = {k: v for k, v in dataclasses.asdict(value).items() if v != usual[k]}
+    if kind_of(type(value)):
+        changed = {"kind": kind_of(type(value)), **changed}
     return f"`{json.dumps(changed)}`" if changed else "its own defaults"
 
 
@@ -102,7 +118,10 @@ def table(settings: type) -> str:
     for field in dataclasses.fields(settings):
         kind = describe(types[field.name])
         kind = re.sub(r"a section with the keys .*?(?= or |$)", "a section", kind)
-        cells = (f"`{field.name}`", kind, default_of(field), said.get(field.name, ""))
+        if field.name == "kind":
+            kind = kind.removeprefix("one of ")
+        default = default_of(field, types[field.name])
+        cells = (f"`{field.name}`", kind, default, said.get(field.name, ""))
         lines.append("| " + " | ".join(cells) + " |")
     if not said:  # the line above the table says it all
         lines = [line.rsplit("|", 2)[0] + "|" for line in lines]
@@ -122,12 +141,6 @@ def page() -> str:
         parts.append(
             f"## {heading(name)}\n\n{in_markdown(' '.join(summary.split()))}\n\n{table(settings)}\n"
         )
-        if settings is MethodSettings:
-            names = (f"`{field.name}`" for field in dataclasses.fields(MethodChanges))
-            parts.append(
-                "`benchmarks: {split-digits: {alpha: 5}}` takes other values on one benchmark, of "
-                f"{', '.join(names)}. A section given there stands for the method's as a whole.\n"
-            )
     return "\n".join(parts)
 
 

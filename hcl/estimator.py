@@ -54,6 +54,7 @@ from hcl.model.hybrid import HybridModel, build_model
 from hcl.model.realnvp import RealNVP
 from hcl.model.settings import FlowSettings
 from hcl.records.runs import RECURRING, SAME
+from hcl.settings import describe
 from hcl.train.machine import one_thread, pick_device
 from hcl.train.streams import batch_bounds
 
@@ -176,7 +177,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         for name, hint in get_type_hints(type(self).__init__).items():
             value = getattr(self, name, None)
             if name not in ("random_state", "return") and not _fits(value, hint):
-                raise ValueError(f"{name}: is {value!r}; expected {_in_words(hint)}.")
+                raise ValueError(f"{name}: is {value!r}; expected {describe(hint)}.")
         TrainingSettings(batch_size=self.batch_size)
 
     def _observe(self, X: NDArray[np.float32], labels: NDArray[np.int64], watch: bool) -> None:
@@ -578,18 +579,6 @@ def _fits(value: Any, hint: Any) -> bool:
         is_list = isinstance(value, Iterable) and not isinstance(value, str)
         return is_list and all(_fits(item, inner[0]) for item in value)
     return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
-
-
-def _in_words(hint: Any) -> str:
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        choices = ", ".join(map(repr, inner))
-        return choices if len(inner) == 1 else f"one of {choices}"
-    if origin in (Union, UnionType):
-        return " or ".join(map(_in_words, inner))
-    if origin is Iterable:
-        return f"a list, each entry {_in_words(inner[0])}"
-    return "a whole number" if hint is int else "a number"
 
 
 def _generator(random: np.random.RandomState, device: torch.device) -> torch.Generator:

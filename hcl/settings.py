@@ -19,7 +19,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
@@ -342,7 +342,7 @@ def describe(kind: Any) -> str:
     if origin is Literal:
         choices = (str(a).lower() if isinstance(a, bool) else str(a) for a in arguments)
         return "one of " + ", ".join(choices)
-    if origin is tuple:
+    if origin in (tuple, Iterable):
         return f"a list, each item {describe(arguments[0])}"
     if origin is dict or (dataclasses.is_dataclass(kind) and isinstance(kind, type)):
         names = [f.name for f in dataclasses.fields(kind)] if origin is None else []

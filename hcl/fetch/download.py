@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import http.client
 import re
 import urllib.error
@@ -163,8 +162,7 @@ def _size(path: Path) -> int:
 
 
 def _verify(remote: RemoteFile, part: Path) -> None:
-    with open(part, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = sha256_of(part)
     if digest != remote.sha256:
         part.unlink()
         raise _Refused(f"the download has SHA-256 {digest}, expected {remote.sha256}; removed")

@@ -4,8 +4,8 @@ Every transform keeps one contract, stated here once:
 
     forward(x) → (z, log_det)        inverse(z) → (x, log_det)
 
-``log_det`` is log |det ∂output/∂input| of the direction that was asked for, one value a sample: at
-the same point the two directions have opposite signs.
+``log_det`` is log |det ∂output/∂input| of the direction that was asked for, one value per sample:
+at the same point the two directions have opposite signs.
 """
 
 from __future__ import annotations

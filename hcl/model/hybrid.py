@@ -18,7 +18,7 @@ from hcl.model.settings import FlowSettings
 
 
 class Statistics(NamedTuple):
-    """S1, S2 and S3 of Section 4.2, one value a sample; the paper sums them over a batch.
+    """S1, S2 and S3 of Section 4.2, one value per sample; the paper sums them over a batch.
 
     log_px = log_pz + log_det, by the change of variables.
     """

@@ -2,7 +2,7 @@
 
 An image is (C, H, W) with values from 0 to 256; ``dequantise`` makes one from bytes. Every
 transform keeps the contract of ``hcl.model.flows``: forward and inverse return the value and the
-log-determinant of their own direction, one a sample. The latent is flat, (B, C · H · W): what the
+log-determinant of their own direction, one per sample. The latent is flat, (B, C · H · W): what the
 scales leave on the way, then what comes out at the end.
 """
 

@@ -367,7 +367,7 @@ def seeds_csv(results: Sequence[Result]) -> str:
 
 
 def plots_csv(results: Mapping[str, Sequence[Result]]) -> dict[str, str]:
-    """Two small files for other programs that plot, ``dvc plots`` among them.
+    """Two small files for other programs that plot.
 
     ``headline`` has a row a method, ``over-time`` one for each method and segment of the stream:
     the mean accuracy on the tasks shown so far. With several benchmarks a method's name says which.

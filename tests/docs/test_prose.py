@@ -13,7 +13,8 @@ from tests.support.imports import ROOT
 DOCS = ROOT / "docs"
 GENERATED = DOCS / "parameters.md"  # docs/parameters.py writes it, in the words of the code
 PAGES = sorted({*ROOT.glob("*.md"), *DOCS.rglob("*.md")} - {GENERATED})
-SOURCES = sorted({*PAGES, *DOCS.rglob("*.py"), *DOCS.rglob("*.yaml")})
+CODE = [path for room in ("hcl", "stages", "docs") for path in (ROOT / room).rglob("*.py")]
+SOURCES = sorted({*PAGES, GENERATED, *CODE, *DOCS.rglob("*.yaml"), *ROOT.glob("*.yaml")})
 WIDTH = 100
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SLIPS = {  # what was said before, and what is said now

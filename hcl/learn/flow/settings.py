@@ -31,14 +31,22 @@ Draws = Literal["prior", "measured"]
 
 @dataclass(frozen=True)
 class NoMemory:
-    """Nothing stands for old tasks."""
+    """Nothing stands for old tasks.
+
+    Attributes:
+        kind: ``none``.
+    """
 
     kind: Literal["none"] = "none"
 
 
 @dataclass(frozen=True)
 class AllData:
-    """All training samples of the tasks so far may be looked at again: an upper bound."""
+    """All training samples of the tasks so far may be looked at again: an upper bound.
+
+    Attributes:
+        kind: ``all``.
+    """
 
     kind: Literal["all"] = "all"
 
