@@ -139,11 +139,12 @@ class LastConvolution(nn.Conv2d):
     """gain · weight ∗ x + bias, 3 × 3, all zeros at first: its coupling starts as the identity.
 
     Adam moves every weight by about its rate r in the first steps, whatever the gradient's size,
-    and all in the direction that helps: the output moves by r · gain · Σ|x| over the fan-in. With a
-    gain of 1 and the 9 · 200 inputs of the paper's Glow that is 0.2 to 0.5 in the log-scale of each
-    of 28 couplings at r = 1e-3: the first step raises the loss, and in later ones z overflows. With
+    and all in the direction that helps: the output moves by up to r · gain · Σ|x| over the fan-in.
+    With a gain of 1 and the 9 · 200 inputs of the paper's Glow that is some tenths in the log-scale
+    of each of 28 couplings at r = 1e-3: the first step raises the loss, and later ones leap. With
     64 / fan-in the first steps are those of a network of 7 channels, whatever the width. Paper:
-    silent. Here: as in the original Glow, which scales this layer by a learned factor instead.
+    silent. Here: a constant, where the original Glow learns a factor, because the factor would have
+    to be small before the first step (docs/notebook/image-flows.md).
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
