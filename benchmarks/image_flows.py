@@ -9,7 +9,8 @@ as it ships them; the coupling networks, the squeezes and the splits between sca
 all, in plain torch. FrEIA's 1 × 1 convolution is fixed, so that it has a little less to do.
 
 The flow as it was looks at a checkerboard at full resolution; now it is folded. ``hcl, full`` is
-today's code without the fold: the architecture as it was.
+today's code without the fold: the architecture as it was. ``convolutions`` are the networks'
+convolutions as torch runs them, forward and backward, and Adam: what no peer can do without.
 """
 
 from __future__ import annotations
@@ -218,6 +219,46 @@ def training_step(flow: nn.Module, x: Tensor) -> Callable[[], None]:
     return step
 
 
+def convolutions(flow: nn.Module, x: Tensor) -> Callable[[], None]:
+    """The convolutions of our networks, forward and backward, and Adam: nothing else."""
+    calls: list[tuple[Tensor, nn.Conv2d]] = []
+
+    def note(module: nn.Conv2d, inputs: tuple[Tensor], output: Tensor) -> None:
+        layout = inputs[0].detach().clone(memory_format=torch.channels_last)
+        calls.append((layout, module))
+
+    hooks = [m.register_forward_hook(note) for m in flow.modules() if isinstance(m, nn.Conv2d)]
+    with torch.no_grad():
+        flow(x, plain=True)
+    for hook in hooks:
+        hook.remove()
+    optimiser = torch.optim.Adam(flow.parameters(), lr=0.0, fused=True)
+    for parameter in flow.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+
+    @torch.no_grad()
+    def step() -> None:
+        for given, layer in calls:
+            pad = list(layer.padding)
+            out = F.conv2d(given, layer.weight, layer.bias, padding=pad)
+            torch.ops.aten.convolution_backward(
+                out,
+                given,
+                layer.weight,
+                None,
+                [1, 1],
+                pad,
+                [1, 1],
+                False,
+                [0, 0],
+                1,
+                [True, True, False],
+            )
+        optimiser.step()
+
+    return step
+
+
 def measure(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of the processor for each, round by round; in a round all meet one load."""
     names = list(steps)
@@ -251,7 +292,7 @@ def main() -> None:
         before = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(before)
     peers = {"normflows": Normflows, "nflows": Nflows, "FrEIA": Freia}
-    names = ["hcl", "hcl, full", *(["before"] if before else []), *peers]
+    names = ["hcl", "hcl, full", *(["before"] if before else []), *peers, "convolutions"]
     print(f"torch {torch.__version__}, batch {BATCH}, one thread, milliseconds\n")
     print(f"| | weights | {' | '.join(names)} | before / hcl | fastest peer / hcl |")
     print(f"| --- |{' --- |' * (len(names) + 3)}")
@@ -267,9 +308,9 @@ def main() -> None:
         flows["hcl"].initialise(x)  # type: ignore[operator]
         if before:
             flows["before"].initialise(x)  # type: ignore[operator]
-        times = measure(
-            {name: training_step(flow, x) for name, flow in flows.items()}, arguments.rounds
-        )
+        steps = {name: training_step(flow, x) for name, flow in flows.items()}
+        steps["convolutions"] = convolutions(ours(images, size), x)
+        times = measure(steps, arguments.rounds)
 
         def ratio(name: str, times: dict[str, list[float]] = times) -> float:
             pairs = zip(times[name], times["hcl"], strict=True)

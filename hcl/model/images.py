@@ -144,11 +144,12 @@ class LastConvolution(nn.Conv2d):
     """gain · weight ∗ x + bias, 3 × 3, all zeros at first: its coupling starts as the identity.
 
     Adam moves every weight by about its rate r in the first steps, whatever the gradient's size,
-    and all in the direction that helps: the output moves by r · gain · Σ|x| over the fan-in. With a
-    gain of 1 and the 9 · 200 inputs of the paper's Glow that is 0.2 to 0.5 in the log-scale of each
-    of 28 couplings at r = 1e-3: the first step raises the loss, and in later ones z overflows. With
+    and all in the direction that helps: the output moves by up to r · gain · Σ|x| over the fan-in.
+    With a gain of 1 and the 9 · 200 inputs of the paper's Glow that is some tenths in the log-scale
+    of each of 28 couplings at r = 1e-3: the first step raises the loss, and later ones leap. With
     64 / fan-in the first steps are those of a network of 7 channels, whatever the width. Paper:
-    silent. Here: as in the original Glow, which scales this layer by a learned factor instead.
+    silent. Here: a constant, where the original Glow learns a factor, because the factor would have
+    to be small before the first step (docs/notebook/image-flows.md).
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -218,6 +219,7 @@ class ResidualNetwork(nn.Sequential):
             nn.ReLU(),
             LastConvolution(channels, outputs),
         )
+        self.weights = list(self.parameters())  # to look for them at every step takes longer
 
     def run(self, x: Tensor, weights: Sequence[Tensor], keep: bool) -> tuple[Tensor, list[Tensor]]:
         """The output; with ``keep``, also what ``gradient`` needs."""
@@ -286,9 +288,11 @@ def relu_gradient(grad: Tensor, output: Tensor) -> Tensor:
 
 def convolution_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Sequence[Tensor]:
     """From the gradient of a 3 × 3 convolution's output to those of x, weight and bias."""
-    return torch.ops.aten.convolution_backward(
-        grad, x, weight, [len(weight)], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True] * 3
+    asked = [True, True, False]  # a plain sum is faster for the bias
+    grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
+        grad, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, asked
     )
+    return grad_x, grad_weight, grad.sum((0, 2, 3))
 
 
 class HighwayNetwork(nn.Sequential):
@@ -312,6 +316,7 @@ class HighwayNetwork(nn.Sequential):
             *(Highway(channels, generator) for _ in range(layers)),
             LastConvolution(channels, outputs),
         )
+        self.weights = list(self.parameters())  # to look for them at every step takes longer
 
     def run(self, x: Tensor, weights: Sequence[Tensor], keep: bool) -> tuple[Tensor, list[Tensor]]:
         """The output; with ``keep``, also what ``gradient`` needs."""
@@ -448,7 +453,7 @@ class Coupling(nn.Module):
 
     def inverse(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         if self.by_hand(a) and not torch.is_grad_enabled():
-            outputs, _ = self.network.run(a, list(self.network.parameters()), keep=False)
+            outputs, _ = self.network.run(a, self.network.weights, keep=False)
         else:
             outputs = self._outputs(a)
         log_scale, shift = self._terms(outputs, b)
@@ -523,7 +528,7 @@ class Couplings(nn.Module):
         couplings = list(cast("list[Coupling]", self.couplings))
         if couplings[0].by_hand(x) and not plain:
             networks = [coupling.network for coupling in couplings]
-            weights = [weight for network in networks for weight in network.parameters()]
+            weights = [weight for network in networks for weight in network.weights]
             *halves, log_det = _Couplings.apply(
                 *halves, networks, couplings[0].bound, torch.is_grad_enabled(), *weights
             )
@@ -556,7 +561,8 @@ class _Couplings(torch.autograd.Function):
         keep: bool,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        halves, log_det, kept = [first, second], first.new_zeros(len(first)), []
+        halves = [half.contiguous(memory_format=torch.channels_last) for half in (first, second)]
+        log_det, kept = first.new_zeros(len(first)), []
         turns = in_turns(weights, len(weights) // len(networks))
         for index, (network, own) in enumerate(zip(networks, turns, strict=True)):
             given, changed = index % 2, 1 - index % 2
@@ -577,7 +583,7 @@ class _Couplings(torch.autograd.Function):
         weights, kept = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         turns = in_turns(weights, len(weights) // len(ctx.networks))
         saved = in_turns(kept, len(kept) // len(ctx.networks))
-        halves = [first, second]
+        halves = [half.contiguous(memory_format=torch.channels_last) for half in (first, second)]
         grads: list[Tensor] = []
         for index in reversed(range(len(ctx.networks))):
             given, changed = index % 2, 1 - index % 2
@@ -656,7 +662,7 @@ class Steps(nn.Module):
         couplings = [step.coupling.couplings[0] for step in cast("list[Any]", self.steps)]
         if couplings[0].by_hand(x) and not plain:
             networks = [coupling.network for coupling in couplings]
-            weights = [weight for network in networks for weight in network.parameters()]
+            weights = [weight for network in networks for weight in network.weights]
             matrix, shift, term = self._maps()
             planes, log_det = _Steps.apply(
                 x.transpose(0, 1),

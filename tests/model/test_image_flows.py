@@ -205,9 +205,12 @@ def test_a_folded_checkerboard_is_a_checkerboard() -> None:
 def test_networks_in_half_precision_leave_log_determinants_whole(case: Any) -> None:
     flow, x = perturb(make_flow(*case), 0.05).float(), images(case[1]).float()
     seen: list[torch.dtype] = []
+    terms: list[torch.dtype] = []
     for module in flow.modules():
         if isinstance(module, nn.Conv2d):
             module.register_forward_hook(lambda m, inputs, output: seen.append(output.dtype))
+        if isinstance(module, Coupling):
+            module.register_forward_hook(lambda m, inputs, output: terms.append(output[1].dtype))
     exact = flow(x)
     assert not seen  # by hand
     flow.set_precision(torch.bfloat16)
@@ -217,6 +220,7 @@ def test_networks_in_half_precision_leave_log_determinants_whole(case: Any) -> N
         torch.testing.assert_close(log_det, exact[1], rtol=0.01, atol=0)
         assert flow.inverse(z)[0].dtype == torch.float32
     assert set(seen) == {torch.bfloat16}
+    assert set(terms) == {torch.float32}
 
 
 class NoHostSync(TorchDispatchMode):
@@ -539,6 +543,21 @@ def test_a_trained_flow_takes_its_samples_there_and_back(settings: FlowSettings)
     assert (log_det + start / 64).mean() > 256  # far from the identity by now
     assert (back - x).abs().max() < 0.5
     torch.testing.assert_close(again, z, atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("case", [FLOWS[1], FLOWS[5]], ids=str)
+def test_a_snapshot_has_weights_of_its_own_and_can_be_renewed(case: Any) -> None:
+    settings = FlowSettings(case[0], case[3], case[4], case[5], scales=case[2])
+    model = build_model(settings, case[1], 2, torch.Generator().manual_seed(0))
+    snapshot, x = model.snapshot(), images(case[1]).float()
+    with torch.no_grad():
+        before = model.flow(x)[0]
+        perturb(model.flow, 0.1)
+        after = model.flow(x)[0]
+        assert torch.equal(snapshot.flow(x)[0], before)
+        assert not torch.equal(after, before)
+        snapshot.copy_from(model)
+        assert torch.equal(snapshot.flow(x)[0], after)
 
 
 def test_one_seed_gives_one_flow() -> None:
