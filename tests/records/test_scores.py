@@ -48,7 +48,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_only_the_files_named_are_written(tmp_path: Path) -> None:
     names = {path.name for path in (written(tmp_path) / "toy/hcl-fr-ta").iterdir()}
     names |= {path.name for path in (written(tmp_path, "hcl-fr") / "toy/hcl-fr").iterdir()}
-    assert names == set(SCORE_FILES)
+    assert names == set(SCORE_FILES) - {"samples.npz"}  # of benchmarks on pixels
 
 
 @pytest.mark.parametrize(
