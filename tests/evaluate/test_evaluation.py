@@ -13,6 +13,7 @@ import pytest
 
 from hcl.errors import HCLError
 from hcl.evaluate import scoring
+from hcl.records.embeddings import Embeddings
 from hcl.records.scores import headline, write_scores
 from tests.support.made_runs import BATCHES, make_benchmark, make_run, write_runs
 
@@ -245,3 +246,26 @@ def test_a_summary_in_words_says_what_was_taken_for_another_task() -> None:
     assert "2 of 2 changes found, 0 false, 1 taken for another task (1 seed)" in (
         scoring.in_words(summary)
     )
+
+
+def test_what_is_drawn_stands_under_the_true_task_beside_real_samples() -> None:
+    """The second task went unnoticed: black. The first stands for itself, though found twice."""
+    benchmark = make_benchmark()
+    x = np.arange(8 * 4, dtype=np.uint8).reshape(8, 4)
+    attributes = {"content_sha256": "", "pixels": "[1, 2, 2]"}
+    embeddings = {"pictures": Embeddings(x, np.zeros(8, int), np.zeros(8, np.uint8), attributes)}
+    drawn = np.random.default_rng(0).integers(1, 256, (3, 3, 2, 2, 1, 2, 2), dtype=np.uint8)
+    run = replace(make_run(benchmark), samples=drawn, added_in=np.array([0, 0, 2], np.int16))
+    found = scoring.samples(run, benchmark, embeddings)
+    np.testing.assert_array_equal(found.drawn[:, 0], drawn[:, 0])
+    np.testing.assert_array_equal(found.drawn[:, 2], drawn[:, 2])
+    assert not found.drawn[:, 1].any()
+    assert found.real.shape == (3, 2, 2, 1, 2, 2)
+    np.testing.assert_array_equal(found.real[0, 1].reshape(2, 4), x[[1, 3]])  # labels: 0 1 0 1
+    assert not found.real[1, 0, 1].any()  # the task has one test sample of the class
+    nameless = replace(run, samples=drawn[:, :1], added_in=np.zeros(0, np.int16))
+    np.testing.assert_array_equal(
+        scoring.samples(nameless, benchmark, embeddings).drawn, drawn[:, :1]
+    )
+    assert scoring.samples(run, benchmark, {}) is None
+    assert scoring.samples(make_run(benchmark), benchmark, embeddings) is None
