@@ -166,16 +166,21 @@ def _versions(*packages: str) -> dict[str, str]:
 class Embedder(nn.Module):
     """uint8 images (b, 3, height, width) to embeddings float32 (b, D) on one device."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, backbone: Backbone, device: torch.device, amp: bool) -> None:
         super().__init__()
         self.device = device
         self.amp = amp
-        self.transform = backbone.transform
+        mean, std = backbone.transform.levels()  # on the device once, not in every block
+        self.register_buffer("mean", mean.to(device))
+        self.register_buffer("std", std.to(device))
         model = copy.deepcopy(backbone.model).to(device)
         self.model = model.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.transform.normalise(images)
+        x = (images.float() - self.mean) / self.std
         autocast: AbstractContextManager[Any] = nullcontext()
         if self.amp:
             autocast = torch.autocast(self.device.type, torch.float16)
