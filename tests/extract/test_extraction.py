@@ -493,10 +493,14 @@ class LostDevice(torch.AcceleratorError):
 
 @pytest.fixture
 def lose(monkeypatch):
-    """Lanes that fail: the n-th lane after ``after[n]`` blocks. The others wait until all have."""
+    """Lanes that fail: the n-th lane after ``after[n]`` blocks. The others wait until all have.
+
+    What it returns has an entry for each block that was embedded.
+    """
 
     def use(after):
         make, left = extraction._make_embedders, threading.Semaphore(0)
+        embedded = []
 
         def lane(device, embed, blocks):
             def forward(images):
@@ -510,6 +514,7 @@ def lose(monkeypatch):
                     raise LostDevice
                 else:
                     blocks -= 1
+                embedded.append(len(images))
                 return embed(images)
 
             return device, forward
@@ -519,6 +524,7 @@ def lose(monkeypatch):
             return [lane(*made, after.get(n)) for n, made in enumerate(embedders)], compiled
 
         monkeypatch.setattr(extraction, "_make_embedders", made)
+        return embedded
 
     return use
 
@@ -529,10 +535,12 @@ def test_blocks_of_a_lost_device_are_done_by_the_others(
     raw, tmp_path, settings, whole, lanes, lose, caplog, after, batch_size
 ):
     lanes(3)
-    lose(after)
+    embedded = lose(after)
     extract(raw, tmp_path / "out.h5", settings(batch_size=batch_size))
     assert (tmp_path / "out.h5").read_bytes() == whole
     assert "cpu failed (CUDA error: unspecified launch failure); the other devices" in caplog.text
+    if batch_size == 8:  # each block is written at once: none is done twice
+        assert len(embedded) == 6
 
 
 def test_without_a_device_left_it_says_so_and_goes_on_when_run_again(

@@ -12,6 +12,7 @@ import torch
 
 from hcl.extract.backbones import Backbone, Transform, Weights
 from hcl.extract.extraction import Embedder
+from hcl.learn.contract import Start
 from hcl.model.hybrid import build_model
 from hcl.train.loop import Job, build_learner, train_seed
 from hcl.train.streams import Stream
@@ -112,9 +113,26 @@ def test_first_weights_do_not_depend_on_the_device():
 
     made = job("hcl-fr")
     seeds = (torch.Generator().manual_seed(3), OnAGPU().manual_seed(3))
+    before = seeds[1].get_state()
     one, other = (build_model(made.flow, (64,), 2, seed).flow.weights for seed in seeds)
     assert torch.equal(one, other)
     assert one.abs().sum() > 0
+    assert torch.equal(seeds[1].get_state(), before)  # what it would draw is another thing
+
+
+def test_draws_are_made_where_samples_are_and_weights_on_the_cpu():
+    with fake_gpu():
+        start = Start((2,), 2, None, None, None, seed=1, device=CUDA, archive=None)
+        assert start.generator("weights").device.type == "cpu"
+        assert start.generator("draws").device.type == "cuda"
+        assert start.generator("draws", on_cpu=True).device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["adam", "curl", "hcl-plus"])
+def test_batches_go_up_from_pinned_memory(name):
+    with fake_gpu() as gpu:
+        run(job(name), gpu)
+    assert gpu.uploads == 0
 
 
 def test_the_backbone_embeds_on_the_gpu_without_waiting():

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hcl.learn.contract import Learner, TaskBatch
+from hcl.learn.flow.memory import Reservoirs
 from hcl.model import looking
 from hcl.model.hybrid import NonFiniteError
 from hcl.train import loop
@@ -104,6 +106,31 @@ def test_a_class_that_is_not_in_the_batch_weighs_nothing_where_looks_cost(monkey
             statistics.append(learner._statistic(0, [(x, y)]))
         assert statistics[0] == pytest.approx(statistics[1], rel=1e-12)
         assert statistics[0] > 0
+
+
+class Slots(TorchFunctionMode):
+    """The rows that samples are written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[int]] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.index_copy_:
+            self.seen.append(args[2].tolist())
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_reservoir_writes_no_row_twice_but_the_spare_one():
+    """A GPU writes in no fixed order, so that of two samples for one row either might stay."""
+    reservoirs, size = Reservoirs(8), 8
+    generator = torch.Generator().manual_seed(0)
+    with Slots() as slots:
+        for _ in range(4):
+            reservoirs.remember(0, torch.ones(32, 2), torch.zeros(32).long(), generator)
+    rows = [[row for row in seen if row < size] for seen in slots.seen]
+    assert [sorted(set(seen)) for seen in rows] == [sorted(seen) for seen in rows]
+    assert sum(map(len, rows)) > 2 * size  # some samples are kept of later batches, too
 
 
 def test_losses_wait_until_there_are_many_where_looks_cost(looks_cost, monkeypatch):
