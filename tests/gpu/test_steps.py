@@ -231,3 +231,17 @@ def test_what_a_learner_keeps_stays_where_it_is(name):
         places.append(kept())
     later = places[BATCHES:]  # from the second task on there is a snapshot
     assert later == [later[0]] * len(later)
+
+
+@pytest.mark.skipif(not torch.backends.cudnn.is_available(), reason="this torch has no cuDNN")
+def test_a_run_convolves_in_full_precision_and_leaves_the_setting_as_it_was():
+    before = torch.backends.cudnn.allow_tf32
+    seen = []
+
+    def build(made: Job, stream: Stream) -> Learner:
+        seen.append((torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic))
+        return build_learner(made, stream)
+
+    train_seed(job("adam"), build=build)
+    assert seen == [(False, True)]
+    assert torch.backends.cudnn.allow_tf32 is before is True
