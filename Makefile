@@ -9,6 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 .PHONY: repro check test lint constraints
 
 repro: $(INSTALLED)
+	$(RUN) hcl settings
 	$(RUN) dvc repro
 	@echo; cat report/headline.txt; echo "Report: $(CURDIR)/report/index.html"
 

@@ -252,7 +252,8 @@ class HCLClassifier(_StreamClassifier):
             as it takes for means to lie 8 apart on average, which random means in few dimensions
             do not.
         statistics: watched for changes: of ``log_px``, ``log_pz``, ``log_det``.
-        window: l, batches that the typical set is taken over.
+        window: l, batches that the typical set is taken over; well below the batches of a task, or
+            its changes are missed.
         threshold: λ, its half width in standard deviations.
         minimum: batches before a new task is watched.
         trim: samples of a batch left out of the statistics at either end, against single outliers.

@@ -91,8 +91,25 @@ class StreamSettings:
                 raise ValueError(f"epochs: is {epochs}; expected 1 or more.")
         if isinstance(self.tasks, tuple) and not self.tasks:
             raise ValueError("tasks: is empty; name at least one task.")
+        self._check_order()
         if self.seed < 0:
             raise ValueError(f"seed: is {self.seed}; expected 0 or more.")
+
+    def _check_order(self) -> None:
+        """What can be said of the order before the data are there."""
+        numbers = [s.task if isinstance(s, SegmentSettings) else s for s in self.order or ()]
+        count = len(self.tasks) if isinstance(self.tasks, tuple) else None
+        for index, number in enumerate(numbers):
+            if number < 1 or (count is not None and number > count):
+                upto = "" if count is None else f" to {count}"
+                raise ValueError(
+                    f"order[{index}]: there is no task {number}; tasks are counted from 1{upto}."
+                )
+        missing = set(range(1, (count or 0) + 1)) - set(numbers) if numbers else set()
+        if missing:
+            raise ValueError(
+                f"order: task {min(missing)} is never shown; add it, or take it out of the tasks."
+            )
 
     @property
     def datasets(self) -> tuple[str, ...]:

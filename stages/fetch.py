@@ -32,10 +32,13 @@ def command(params: Path, dataset: str, out: Path, data: Path | None, downloads:
     """Bring a data set into one raw file, from its official source or from your own files."""
     from hcl.fetch.datasets import DatasetSettings, fetch
     from hcl.files import check_file_to_write
-    from stages.resolve import Resolved  # nothing here depends on it: it only says what is wrong
+    from stages.checking import check_all  # no output depends on these: they say what is wrong,
+    from stages.resolve import Resolved  # hours before the stage that would notice
 
-    parameters: Parameters = Resolved(params)
-    parameters.check()  # hours before the stage that would notice
+    resolved = Resolved(params)
+    check_all(resolved)
+    parameters: Parameters = resolved
     settings = parameters.build(DatasetSettings, f"datasets.{dataset}")
     check_file_to_write(out, "--out")
-    fetch(dataset, settings, out, data=data, downloads=downloads)
+    count, classes = fetch(dataset, settings, out, data=data, downloads=downloads)
+    click.echo(f"{out}: {count} samples of {classes} classes")

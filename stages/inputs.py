@@ -14,7 +14,7 @@ from hcl.records.tasks import Benchmark
 from hcl.settings import build
 from hcl.split import first_difference
 from stages.options import CHECKED
-from stages.reading import named, names_in, read_settings, read_tasks
+from stages.reading import check_not_named, named, names_in, read_settings, read_tasks
 from stages.resolve import Resolved, RunSettings
 
 
@@ -33,6 +33,7 @@ def read_run_asked(
 ) -> RunAsked:
     """Which runs are asked for, from a file of settings or from the parameter file."""
     if settings is not None:
+        check_not_named(benchmark, method)
         values = read_settings(settings)
         run = RunSettings(
             build(AnyMethod, values.get("method_settings"), settings, "method_settings"),  # type: ignore[arg-type]

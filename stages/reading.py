@@ -73,7 +73,14 @@ def read_names(
     """Which runs are asked for, by a file of settings or by names."""
     if settings is None:
         return RunNames(*named(benchmark, method), Parameters(params).seeds())
+    check_not_named(benchmark, method)
     return names_in(read_settings(settings), settings)
+
+
+def check_not_named(benchmark: str | None, method: str | None = None) -> None:
+    """A file of settings and names might contradict each other: one of them is enough."""
+    if benchmark is not None or method is not None:
+        raise click.UsageError("--settings stands in place of --benchmark and --method.")
 
 
 def names_in(values: dict[str, Any], path: Path) -> RunNames:
@@ -93,8 +100,8 @@ def read_settings(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise HCLError(f"{path}: no such file. `hcl settings --out` writes it.") from None
-    except (OSError, ValueError) as error:
-        raise HCLError(f"{path}: can't be read as settings ({error}).") from None
+    except (OSError, ValueError):
+        raise HCLError(f"{path}: not a file that `hcl settings --out` wrote.") from None
     if not isinstance(values, dict):
         raise HCLError(f"{path}: holds no settings. `hcl settings --out` writes them.")
     return values

@@ -17,7 +17,9 @@ from stages.parameters import Parameters
 @click.option("--moons", type=options.PATH, help="Folder that `hcl moons` wrote.")
 @click.option("--toy-losses", type=options.PATH, help="Folder that `hcl toy-losses` wrote.")
 @click.option(
-    "--metrics", type=options.PATH, help="File to write, a handful of numbers a method (JSON)."
+    "--metrics",
+    type=options.PATH,
+    help="Folder to write, a file a benchmark with a handful of numbers a method (JSON).",
 )
 @click.option("--out", type=options.PATH, required=True, help="Folder to write.")
 def command(
@@ -34,14 +36,14 @@ def command(
     the figures as PNG and SVG; prints the headline table. With --metrics also writes its numbers
     for `dvc metrics` and `dvc exp show`.
     """
-    from hcl.files import check_file_to_write, check_folder_to_write, write_json
+    from hcl.files import check_folder_to_write, replacing, write_json
     from hcl.records.scores import headline as headline_numbers
     from hcl.records.studies import read_moons, read_toy_losses
     from hcl.report.report import REPORT_FILES, Grid, read_results, write_report
 
     check_folder_to_write(out, "--out", REPORT_FILES)
     if metrics is not None:
-        check_file_to_write(metrics, "--metrics")
+        check_folder_to_write(metrics, "--metrics", ("*.json",))
     parameters = Parameters(params)
     grid = parameters.build(Grid, "grid")
     if "methods" in parameters.values:  # of the pipeline; else the results' names are enough
@@ -55,11 +57,10 @@ def command(
         again=_again(grid.benchmarks[0], grid.methods[0]),
     )
     if metrics is not None:
-        numbers = {
-            benchmark: {result.method: headline_numbers(result.summary) for result in found}
-            for benchmark, found in results.items()
-        }
-        write_json(metrics, numbers)
+        with replacing(metrics) as folder:
+            for benchmark, found in results.items():
+                numbers = {result.method: headline_numbers(result.summary) for result in found}
+                write_json(folder / f"{benchmark}.json", numbers)
     click.echo(headline)
     click.echo(f"Report: {out / 'index.html'}")
 

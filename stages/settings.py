@@ -17,22 +17,31 @@ from stages import options
 def command(params: Path, benchmark: str | None, method: str | None, out: Path | None) -> None:
     """Merge and check the parameters: what each method is on each benchmark.
 
-    With --benchmark and --method, shows what one run is made of. With --out, writes a file for
-    each run and each stream of the grid, which the stages after it read: a change for one benchmark
-    changes no file of another, and runs no stage of it again.
+    Alone it checks the whole file. With --benchmark and --method, shows what one run is made of.
+    With --out, writes a file for each run and each stream of the grid, which the stages after it
+    read: a change for one benchmark changes no file of another, and runs no stage of it again.
     """
     import yaml
 
     from hcl.files import check_folder_to_write
+    from stages.checking import check_all
     from stages.resolve import SETTINGS_FILES, Resolved, described, write_settings
 
     parameters = Resolved(params)
     if out is not None:
+        if benchmark is not None or method is not None:
+            raise click.UsageError("--out writes the whole grid; leave --benchmark and --method.")
         check_folder_to_write(out, "--out", SETTINGS_FILES)
-        parameters.check()
+        check_all(parameters)
         click.echo(f"{out}: {write_settings(parameters, out)} runs")
-    elif benchmark is None:
-        raise click.UsageError("Name a --benchmark to show, or a folder to write with --out.")
-    else:
+    elif benchmark is not None:
         shown = described(parameters, benchmark, method)
+        if method is not None:
+            stream = described(parameters, benchmark, None)["stream"]
+            shown |= {"seeds": list(parameters.seeds()), "stream": stream}
         click.echo(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).rstrip())
+    elif method is not None:
+        raise click.UsageError("Name the --benchmark, too: a method differs between them.")
+    else:
+        check_all(parameters)
+        click.echo(f"{params}: no mistake found")

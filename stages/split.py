@@ -11,7 +11,7 @@ from hcl.errors import HCLError
 from hcl.settings import build
 from stages import options
 from stages.options import CHECKED
-from stages.reading import read_settings
+from stages.reading import check_not_named, read_settings
 
 if TYPE_CHECKING:
     from hcl.split import StreamSettings
@@ -67,6 +67,7 @@ def _asked(
     from hcl.split import StreamSettings
 
     if settings is not None:
+        check_not_named(benchmark)
         values = read_settings(settings)
         if not {"benchmark", "stream"} <= values.keys():
             raise HCLError(f"{settings}: not the settings of a stream.")

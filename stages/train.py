@@ -36,8 +36,14 @@ def command(
     from hcl.files import check_folder_to_write
     from hcl.train.jobs import RUN_FILES, train
     from hcl.train.store import STORE
+    from hcl.train.streams import shortest_segment
 
     check_folder_to_write(out, "--out", RUN_FILES)
-    found = train(*read_inputs(asked, tasks, embeddings), asked.seeds, out)
+    inputs = read_inputs(asked, tasks, embeddings)
+    batches = shortest_segment(inputs.benchmark, inputs.training.batch_size)
+    advice = inputs.method.advice(batches)
+    if advice is not None:
+        click.echo(f"Note: {asked.method} on {asked.benchmark}: {advice}", err=True)
+    found = train(*inputs, asked.seeds, out)
     runs = "1 run" if len(asked.seeds) == 1 else f"{len(asked.seeds)} runs"
     click.echo(f"{out}: {runs}" + (f", {found} from {STORE}" if found else ""))

@@ -1,4 +1,4 @@
-"""The runs behind ``image-flows.md``: bits per dimension of an image flow, step by step.
+"""The runs behind ``glow.md`` and ``fold.md``: bits per dimension of an image flow, step by step.
 
 python docs/notebook/image_flows.py glow data/MNIST/raw [--images before.py]
 python docs/notebook/image_flows.py fold data/svhn [--full]

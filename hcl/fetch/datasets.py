@@ -202,8 +202,8 @@ def fetch(
     data: str | Path | None = None,
     downloads: str | Path = DOWNLOADS,
     official: Mapping[str, Official] = OFFICIAL,
-) -> None:
-    """Bring the data set ``name`` into the raw file ``out``.
+) -> tuple[int, int]:
+    """Bring the data set ``name`` into the raw file ``out``; its samples and classes.
 
     Args:
         name: its name in the parameters.
@@ -224,6 +224,7 @@ def fetch(
         folder = _locate(name, entry, settings, data, Path(downloads))
         content, source = entry.read(folder, partial=settings.partial), entry.title
     write_raw(out, content, dataset=name, source=source)
+    return content.count, len(content.classes)
 
 
 def _path(settings: DatasetSettings) -> Path:

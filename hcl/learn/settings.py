@@ -112,6 +112,9 @@ class Method(Protocol):
     def check(self, training: TrainingSettings) -> None:
         """An error where the method can't be trained like this."""
 
+    def advice(self, batches: int) -> str | None:
+        """What to say of a stream whose shortest segment has so many batches; mostly nothing."""
+
 
 def used_settings(
     method: Method, flow: FlowSettings, training: TrainingSettings

@@ -149,7 +149,7 @@ class LastConvolution(nn.Conv2d):
     of each of 28 couplings at r = 1e-3: the first step raises the loss, and later ones leap. With
     64 / fan-in the first steps are those of a network of 7 channels, whatever the width. Paper:
     silent. Here: a constant, where the original Glow learns a factor, because the factor would have
-    to be small before the first step (docs/notebook/image-flows.md).
+    to be small before the first step (docs/notebook/glow.md).
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:

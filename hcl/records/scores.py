@@ -75,9 +75,9 @@ def headline(summary: Mapping[str, Any]) -> dict[str, float | None]:
     In percent; of task-agnostic methods also how many changes of task were found, and how many
     verdicts were false.
     """
-    numbers = {name: summary[name]["mean"] for name in METRICS}
+    numbers = {name.removesuffix("_accuracy"): summary[name]["mean"] for name in METRICS}
     if "changes" in summary:
-        numbers |= {f"changes_{n}": summary["changes"][n]["mean"] for n in ("found", "false")}
+        numbers |= {name: summary["changes"][name]["mean"] for name in ("found", "false")}
     return numbers
 
 

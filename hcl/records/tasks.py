@@ -126,7 +126,7 @@ def write_benchmark(path: str | Path, benchmark: Benchmark) -> None:
 def read_benchmark(path: str | Path) -> Benchmark:
     """Read and check a tasks file."""
     path = Path(path)
-    again = "make it again with the stage split"
+    again = "`hcl split` makes it"
     if not path.exists():
         raise HCLError(f"{path}: no such tasks file; {again}.")
     try:

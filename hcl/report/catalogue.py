@@ -214,8 +214,8 @@ METRICS: dict[str, Metric] = {
     ),
     "forgetting": Metric(
         "forgetting",
-        "How many points of this share a task has lost since it was learned, mean over all tasks "
-        "but the last.",
+        "How many points of this share a task has lost since it was first learned, mean over the "
+        "tasks that something came after.",
         lower_is_better=True,
     ),
     "overall_accuracy": Metric(

@@ -30,6 +30,15 @@ def batch_bounds(samples: int, batch_size: int) -> NDArray[np.int64]:
     return np.arange(batches + 1) * samples // batches
 
 
+def shortest_segment(benchmark: Benchmark, batch_size: int) -> int:
+    """Batches of the segment of the stream that has the fewest."""
+    return min(
+        segment.epochs * (len(batch_bounds(len(task.train.rows), batch_size)) - 1)
+        for segment in benchmark.stream
+        for task in (benchmark.tasks[segment.task],)
+    )
+
+
 class Stream:
     """A benchmark's samples, gathered batch by batch from the embedding files.
 

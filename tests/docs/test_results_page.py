@@ -77,10 +77,10 @@ def test_the_table_of_the_readme_is_that_of_the_metrics() -> None:
     first = next(i for i, line in enumerate(lines) if line.startswith("-----------  ---")) + 1
     methods = load_yaml(ROOT / "params.yaml")["grid"]["methods"]
     assert lines[first + len(methods)] == "```"
-    path = ROOT / "results" / "metrics.json"
-    metrics = json.loads(path.read_text(encoding="utf-8"))["split-digits"]
+    path = ROOT / "results" / "metrics" / "split-digits.json"
+    metrics = json.loads(path.read_text(encoding="utf-8"))
     for method, line in zip(methods, lines[first:], strict=False):
-        means = [metrics[method][name] for name in METRICS]
+        means = [metrics[method][name.removesuffix("_accuracy")] for name in METRICS]
         said = re.findall(r"([\d.−]+) ±", line)
         assert said == [f"{mean:.2f}".replace("-", "−") for mean in means if mean is not None]
 

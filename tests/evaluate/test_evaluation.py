@@ -104,17 +104,17 @@ def test_the_headline_is_a_handful_of_means() -> None:
     summary = scoring.summarise([scoring.score(run, benchmark) for run in told])
     average = summary["average_accuracy"]["mean"]
     assert headline(summary) == {
-        "average_accuracy": average,
+        "average": average,
         "forgetting": 6.25,
-        "overall_accuracy": 87.5,
+        "overall": 87.5,
     }
     seeking = [make_run(benchmark, verdicts=v) for v in ({BATCHES: 1, BATCHES + 1: 1}, {})]
     summary = scoring.summarise([scoring.score(run, benchmark) for run in seeking])
     shown = headline(summary)
-    assert list(shown)[3:] == ["changes_found", "changes_false"]
-    assert (shown["changes_found"], shown["changes_false"]) == (0.5, 0.5)
+    assert list(shown)[3:] == ["found", "false"]
+    assert (shown["found"], shown["false"]) == (0.5, 0.5)
     blind = scoring.score(make_run(benchmark, "curl", tasks_known=False), benchmark)
-    assert headline(scoring.summarise([blind]))["overall_accuracy"] is None
+    assert headline(scoring.summarise([blind]))["overall"] is None
 
 
 def test_files_are_tidy_complete_and_counted_from_one(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from stages.cli import main
 from tests.support.imports import ROOT, imported_by
 
 STAGES: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-# Doors that a stage of dvc.yaml opens without its output depending on them: fetch asks whether the
+# Doors that a stage of dvc.yaml opens without its output depending on them: two ask whether the
 # rest of the parameters is right; the others read the parameter file only without --settings.
 READ_ELSEWHERE = ("stages/resolve.py", "stages/parameters.py")
 NOT_USED = {
-    "fetch": ("stages/resolve.py",),
+    "settings": ("stages/checking.py",),
+    "fetch": ("stages/resolve.py", "stages/checking.py"),
     **dict.fromkeys(("split", "train", "evaluate"), READ_ELSEWHERE),
 }
 EACH_STAGE = pytest.mark.parametrize("name", STAGES)

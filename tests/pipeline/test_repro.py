@@ -83,7 +83,7 @@ def test_each_edit_runs_just_what_it_touches(tmp_path: Path) -> None:
     assert "hcl-fr" not in page.lower()
 
     shown = dvc(project, "metrics", "show")
-    assert "average_accuracy" in shown
+    assert "adam.average" in shown
     assert len(shown.splitlines()[0].split()) <= 6  # the path and a handful of numbers a method
     plots = dvc(project, "plots", "show", "--json")
     assert "average accuracy" in plots

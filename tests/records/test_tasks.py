@@ -135,7 +135,6 @@ def test_the_validation_part_depends_on_the_seed_alone() -> None:
             "the tasks have 2, 3 classes",
         ),
         (StreamSettings(EqualTasks("toy", 2), order=(1, 4)), "order[1]: there is no task 4"),
-        (StreamSettings(EqualTasks("toy", 2), order=(1, 0)), "order[1]: there is no task 0"),
         (StreamSettings(EqualTasks("toy", 2), order=(1, 3)), "task 2 is never shown"),
     ],
 )
@@ -204,7 +203,7 @@ def test_a_file_that_is_not_whole_is_named_with_the_remedy(tmp_path: Path, damag
                 file.attrs["format"] = "hcl-tasks/0"
             else:
                 del file["task-1/validation"]
-    with pytest.raises(HCLError, match="with the stage split") as caught:
+    with pytest.raises(HCLError, match="`hcl split` makes it") as caught:
         read_benchmark(path)
     assert str(path) in str(caught.value)
 
@@ -254,3 +253,16 @@ def test_other_embeddings_are_another_benchmark() -> None:
     check_sources(here, {"toy": embeddings(name="a")})
     with pytest.raises(HCLError, match="toy"):
         check_sources(here, {"toy": embeddings(name="b")})
+
+
+@pytest.mark.parametrize(
+    ("tasks", "order", "message"),
+    [
+        (EqualTasks("toy", 2), (1, 0), r"order\[1\]: there is no task 0; .* counted from 1\."),
+        ((TaskSettings("toy"), TaskSettings("toy")), (1, 3), r"there is no task 3; .* 1 to 2\."),
+        ((TaskSettings("toy"), TaskSettings("toy")), (1, 1), r"order: task 2 is never shown"),
+    ],
+)
+def test_an_order_that_no_data_can_serve_is_refused_at_once(tasks, order, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        StreamSettings(tasks, order=order)

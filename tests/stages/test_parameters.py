@@ -217,3 +217,51 @@ def test_parameters_are_checked_before_torch_is_imported() -> None:
         "sys.exit('torch' in sys.modules or 'timm' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", check], env=environment()).returncode == 0
+
+
+LATER = [
+    (["grid", "datasets"], ["cifar10"], "needs the data set 'digits'; add it to grid.datasets"),
+    (["toy_losses", "gama"], 1, "toy_losses.gama is not a known key"),
+    (["moons", "steps"], 0, "moons.steps"),
+    (["extract", "backbon"], "x", "extract.backbon is not a known key"),
+    (["datasets", "digits", "sorce"], "x", "datasets.digits.sorce is not a known key"),
+    (["benchmarks", "split-digits", "stream", "order"], [0], "split-digits.stream.order[0]: there"),
+    (["tune"], {"seed": -1}, "tune.seed: is -1"),
+]
+
+
+@pytest.mark.parametrize(("keys", "value", "message"), LATER)
+@pytest.mark.parametrize("command", [["settings"], ["fetch", "--dataset", "digits", "--out", "x"]])
+def test_the_first_command_refuses_what_a_later_stage_would(
+    command: list[str], keys: list[str], value: Any, message: str
+) -> None:
+    values = yaml.safe_load(PARAMS)
+    node = values
+    for key in keys[:-1]:
+        node = node[key]
+    node[keys[-1]] = value
+    Path("params.yaml").write_text(yaml.safe_dump(values))
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1, result.output
+    assert message in result.output
+    assert result.output.count("\n") == 1
+
+
+def test_settings_alone_checks_the_whole_file() -> None:
+    Path("params.yaml").write_text(PARAMS)
+    result = CliRunner().invoke(main, ["settings"])
+    assert result.output == "params.yaml: no mistake found\n"
+
+
+def test_a_file_of_settings_and_names_are_not_taken_together() -> None:
+    Path("params.yaml").write_text(PARAMS)
+    inputs = ["--tasks", "t", "--embeddings", "e", "--out", "o"]
+    for command in (
+        ["train", "--settings", "s.json", "--method", "ncm", *inputs],
+        ["split", "--settings", "s.json", "--benchmark", "b", *inputs[2:]],
+        ["settings", "--out", "o", "--method", "ncm"],
+        ["settings", "--method", "ncm"],
+    ):
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 2, result.output
+        assert not Path("o").exists()

@@ -139,3 +139,15 @@ def test_inputs_that_do_not_belong_together_are_refused(project):
     refuse("no such embedding file")
     Path("tasks.h5").unlink()
     refuse("no such tasks file")
+
+
+def test_a_window_too_wide_for_the_stream_is_said(project):
+    wide = {**PARAMS["methods"]["hcl-fr-ta"], "detection": {"window": 7, "minimum": 2}}
+    Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "methods": {"hcl-fr-ta": wide}}))
+    result = run("hcl-fr-ta")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("Note: hcl-fr-ta on blobs: detection.window is 7 batches, but")
+    assert result.stderr.count("\n") == 1
+    narrow = {**wide, "detection": {"window": 2, "minimum": 2}}
+    Path("params.yaml").write_text(yaml.safe_dump({**PARAMS, "methods": {"hcl-fr-ta": narrow}}))
+    assert run("hcl-fr-ta").stderr == ""

@@ -28,6 +28,10 @@ class NearestMeanMethod:
     def check(self, training: TrainingSettings) -> None:
         """Nothing in how a benchmark is trained is at odds with it."""
 
+    def advice(self, batches: int) -> str | None:
+        """Batches may be as few as they are."""
+        return None
+
 
 @dataclass(frozen=True)
 class StreamingLDAMethod:
@@ -54,6 +58,10 @@ class StreamingLDAMethod:
 
     def check(self, training: TrainingSettings) -> None:
         """Nothing in how a benchmark is trained is at odds with it."""
+
+    def advice(self, batches: int) -> str | None:
+        """Batches may be as few as they are."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -83,3 +91,7 @@ class RanPACMethod:
 
     def check(self, training: TrainingSettings) -> None:
         """Nothing in how a benchmark is trained is at odds with it."""
+
+    def advice(self, batches: int) -> str | None:
+        """Batches may be as few as they are."""
+        return None

@@ -52,3 +52,7 @@ class CurlMethod:
 
     def check(self, training: TrainingSettings) -> None:
         """Nothing in how a benchmark is trained is at odds with it."""
+
+    def advice(self, batches: int) -> str | None:
+        """Batches may be as few as they are."""
+        return None

@@ -149,3 +149,12 @@ class FlowMethod:
                 self.detection.check_batch(training.batch_size)
             except ValueError as error:
                 raise ValueError(f"detection.{error}") from None
+
+    def advice(self, batches: int) -> str | None:
+        """A window that reaches back to where S still rises, a task's beginning, is too wide."""
+        if self.detection is None or self.detection.window <= batches / 2:
+            return None
+        return (
+            f"detection.window is {self.detection.window} batches, but the shortest segment of the "
+            f"stream has {batches}: changes of task may be missed. Take half of that, or less."
+        )

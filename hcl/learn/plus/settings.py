@@ -146,3 +146,12 @@ class PlusMethod:
 
     def check(self, training: TrainingSettings) -> None:
         """Nothing in how a benchmark is trained is at odds with it."""
+
+    def advice(self, batches: int) -> str | None:
+        """A task is watched after its first batches."""
+        if self.detection is None or batches > self.detection.minimum + self.detection.gather:
+            return None
+        return (
+            f"the shortest segment of the stream has {batches} batches; a change after it is "
+            f"noticed only if it has more than {self.detection.minimum + self.detection.gather}."
+        )
