@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 RUN := PATH="$(BIN):$$PATH"
 PYTEST := OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 
-.PHONY: repro check test lint constraints
+.PHONY: repro check test gpu-test lint constraints
 
 repro: $(INSTALLED)
 	$(RUN) hcl settings
@@ -18,6 +18,10 @@ check: $(INSTALLED) lint
 
 test: $(INSTALLED) lint
 	$(RUN) $(PYTEST)
+
+# What only a GPU can show: see docs/gpu.md.
+gpu-test: $(INSTALLED)
+	@$(RUN) python -m benchmarks.gpu_check
 
 lint: $(INSTALLED)
 	$(RUN) ruff check .

@@ -58,6 +58,15 @@ from hcl.settings import describe
 from hcl.train.machine import one_thread, pick_device
 from hcl.train.streams import batch_bounds
 
+HELD_BACK = 5  # one sample in so many is shown once by ``fit``, after the others
+FRESH_BATCHES = 10  # at least, of those, for the detector to go by; smaller ones where they are few
+
+
+def fresh_bounds(samples: int, batch_size: int) -> NDArray[np.int64]:
+    """Where the batches of what ``fit`` held back begin and end: none has fewer than two."""
+    batches = min(max(round(samples / batch_size), FRESH_BATCHES), samples // 2)
+    return np.arange(batches + 1) * samples // max(batches, 1)
+
 
 class TaskChange(NamedTuple):
     """A change that the classifier noticed: at which batch, of what kind, to which task."""
@@ -90,21 +99,46 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         return x
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Forget everything, and learn one data set as one task."""
+        """Forget everything, and learn one data set as one task.
+
+        Where it is passed over several times, a fifth is held back and shown once, at the end:
+        samples that were learned before look likelier than any that come next, and a detector that
+        knows no others takes the first fresh batch for another task.
+        """
         X, y = self._validate(X, y, first=True, min_samples=2)
-        random = self._start(X, np.unique(y))
-        bounds = batch_bounds(len(X), self.batch_size)
+        random = self._start(np.unique(y))
+        self._fit_scaling(X)
         labels = np.searchsorted(self.classes_, y)
+        order = random.permutation(len(X))
+        fresh = len(X) // HELD_BACK if self._passes() > 1 else 0
+        often, once = order[fresh:], order[:fresh]
         with one_thread():
             for _ in range(self._passes()):
-                order = random.permutation(len(X))
-                for start, stop in pairwise(bounds):
-                    chosen = order[start:stop]
-                    self._observe(X[chosen], labels[chosen], watch=False)
+                again = often[random.permutation(len(often))]
+                self._show(X, labels, again, batch_bounds(len(again), self.batch_size))
+            if self._passes() > 1:
+                self._learner.detector.forget(self.task_)
+                self._show(X, labels, once, fresh_bounds(fresh, self.batch_size))
         return self
+
+    def _show(
+        self,
+        X: NDArray[np.float32],
+        labels: NDArray,
+        order: NDArray,
+        bounds: NDArray[np.int64],
+        watch: bool = False,
+    ) -> None:
+        for start, stop in pairwise(bounds):
+            chosen = order[start:stop]
+            self._observe(X[chosen], labels[chosen], watch)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Learn from the next samples of a stream, in their order, once each.
+
+        Fewer than a batch wait for the next call: neither a scaling nor a verdict on a change of
+        task can rest on one sample. An answer that is asked for before anything was learned is
+        given by what there is.
 
         Args:
             X: samples.
@@ -114,7 +148,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         first = not hasattr(self, "classes_")
         X, y = self._validate(X, y, first=first)
         if first:
-            self._start(X, np.unique(y if classes is None else np.asarray(classes)))
+            self._start(np.unique(y if classes is None else np.asarray(classes)))
         elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
             raise ValueError(
                 f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
@@ -126,11 +160,20 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
                 f"y holds labels that are not among the classes of the first call: {unknown}. "
                 f"Known: {self.classes_}. Name all of them in `classes` then."
             )
-        labels = np.searchsorted(self.classes_, y)
-        with one_thread():
-            for start, stop in pairwise(batch_bounds(len(X), self.batch_size)):
-                self._observe(X[start:stop], labels[start:stop], watch=True)
+        self._waiting.append((X, np.searchsorted(self.classes_, y)))
+        if sum(len(waiting) for waiting, _ in self._waiting) >= self.batch_size:
+            self._learn_waiting()
         return self
+
+    def _learn_waiting(self) -> None:
+        """Learn what ``partial_fit`` gathered, as if it had come in one call."""
+        X, labels = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
+        self._waiting.clear()
+        if not self.n_batches_:
+            self._fit_scaling(X)
+        order = np.arange(len(X))
+        with one_thread():
+            self._show(X, labels, order, batch_bounds(len(X), self.batch_size), watch=True)
 
     @property
     def n_tasks_(self) -> int:
@@ -157,20 +200,29 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         check_classification_targets(labels)
         return samples, labels
 
-    def _start(self, X: NDArray[np.float32], classes: NDArray) -> np.random.RandomState:
-        """A learner that knows nothing, with its scaling fitted on the first samples."""
+    def _start(self, classes: NDArray) -> np.random.RandomState:
+        """A learner that knows nothing."""
         self._check_parameters()
         random = check_random_state(self.random_state)
         self.classes_ = classes
         self.task_changes_: list[TaskChange] = []
         self.n_batches_ = 0
         self._learner = self._build(_generator(random, pick_device(self.device)))
+        self._waiting: list[tuple[NDArray[np.float32], NDArray]] = []
+        self._scorer = []
+        return random
+
+    def _fit_scaling(self, X: NDArray[np.float32]) -> None:
         flow = self._learner.model.flow
         assert isinstance(flow, RealNVP)
         first = self._prepared(torch.from_numpy(X[:FITTING_SAMPLES]))
         flow.set_scaling(*scaling_of(first, self.scaling))
-        self._scorer = []
-        return random
+
+    def _check_learned(self) -> None:
+        """Something was learned before an answer is given."""
+        check_is_fitted(self, "classes_")
+        if not self.n_batches_:
+            self._learn_waiting()
 
     def _check_parameters(self) -> None:
         """Refuse a parameter that is not of its type; the settings refuse values out of range."""
@@ -195,7 +247,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     def _answer(self, X: ArrayLike, question: Any) -> NDArray:
         """Ask the model in double precision: an answer then depends on no other sample."""
-        check_is_fitted(self, "classes_")
+        self._check_learned()
         samples: NDArray[np.float32] = validate_data(self, X, reset=False, dtype=np.float32)
         if not self._scorer:
             self._scorer.append(self._learner.model.snapshot().double())
@@ -228,7 +280,8 @@ class HCLClassifier(_StreamClassifier):
     tasks are kept by samples of the model itself; no data are stored. ``fit`` learns one data set
     as one task, and ``partial_fit`` goes on from there.
 
-    Inputs are scaled by what the first call shows (up to 4,096 samples); make it more than a few.
+    Inputs are scaled by what is learned first: the data of ``fit``, or the first batch or call of
+    ``partial_fit`` that is at least as large (up to 4,096 samples); make it more than a few.
 
     Args:
         memory: what stands for old tasks: ``functional`` (HCL-FR), ``generative`` (HCL-GR),
@@ -279,7 +332,7 @@ class HCLClassifier(_StreamClassifier):
         hidden_layers: int = 2,
         hidden: int = 128,
         spread: float = 0.0,
-        bound: float = 3.0,
+        bound: float = 0.5,
         epochs: int = 20,
         batch_size: int = 32,
         learning_rate: float = 1e-3,
@@ -359,7 +412,7 @@ class HCLClassifier(_StreamClassifier):
         Returns:
             Samples (n, D) and their labels (n,).
         """
-        check_is_fitted(self, "classes_")
+        self._check_learned()
         if not isinstance(n_samples, Integral) or n_samples < 1:
             raise ValueError(f"n_samples: is {n_samples!r}; expected 1 or more.")
         if y is not None and y not in self.classes_:
@@ -447,7 +500,8 @@ class HCLPlusClassifier(_StreamClassifier):
     test notices changes, and nothing is learned from a batch under suspicion before its verdict.
     ``fit`` learns one data set as one task, and ``partial_fit`` goes on from there.
 
-    Inputs are scaled by what the first call shows (up to 4,096 samples); make it more than a few.
+    Inputs are scaled by what is learned first: the data of ``fit``, or the first batch or call of
+    ``partial_fit`` that is at least as large (up to 4,096 samples); make it more than a few.
     What is kept grows with (features + projections)², 110 MB for 1,280 and 4,000, not with samples;
     so does a pickle.
 

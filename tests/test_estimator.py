@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy.special import logsumexp
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import check_estimator
 
 from hcl.estimator import HCLClassifier, HCLPlusClassifier
@@ -131,10 +132,11 @@ def test_fit_is_one_task_and_the_stream_goes_on_from_it():
     made = HCLClassifier(couplings=4, hidden=32, epochs=6, window=40, random_state=0).fit(*first)
     assert made.n_tasks_ == 1
     assert made.task_changes_ == []
+    made_by_fit = made.n_batches_
     made.partial_fit(*second)
-    assert [tuple(change) for change in made.task_changes_] == [(120, "new", 1)]
+    assert [tuple(change) for change in made.task_changes_] == [(made_by_fit, "new", 1)]
     measured = clone(made).set_params(draws="measured").fit(*first).partial_fit(*second)
-    assert [tuple(change) for change in measured.task_changes_] == [(120, "new", 1)]
+    assert [tuple(change) for change in measured.task_changes_] == [(made_by_fit, "new", 1)]
     made.fit(*second)  # starts afresh
     assert made.n_tasks_ == 1
 
@@ -305,3 +307,48 @@ def test_hcl_plus_learns_from_few_samples_a_call(size, apart, at_once, rule):
         part = slice(start, start + at_once)
         classifier.partial_fit(X[part], y[part], classes=[0, 1])
     assert (classifier.predict(X) == y).mean() > 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_fit_then_more_of_the_same_is_no_change_and_another_task_is_one(seed):
+    """What ``fit`` learned in many passes must not be what fresh samples are measured by."""
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(X))
+    first, more, test = order[:1000], order[1000:1400], order[1400:]
+    made = HCLClassifier(random_state=seed).fit(X[first], y[first])
+    before = made.score(X[test], y[test])
+    made.partial_fit(X[more], y[more])
+    assert made.task_changes_ == []
+    assert made.score(X[test], y[test]) > max(0.93, before - 0.01)
+    batches = made.n_batches_
+    moved = X[:, np.random.default_rng(9).permutation(64)]
+    made.partial_fit(moved[more], y[more])
+    assert [(c.batch, c.verdict) for c in made.task_changes_] == [(batches, "new")]
+
+
+@pytest.mark.parametrize("classifier", [HCLClassifier, HCLPlusClassifier])
+def test_samples_one_at_a_time_are_learned_as_the_same_samples_in_batches(classifier):
+    X, y = load_digits(return_X_y=True)
+    single, batches = (classifier(random_state=0) for _ in range(2))
+    for i in range(96):
+        single.partial_fit(X[i : i + 1], y[i : i + 1], classes=range(10))
+    for i in range(0, 96, 32):
+        batches.partial_fit(X[i : i + 32], y[i : i + 32], classes=range(10))
+    assert single.n_batches_ == batches.n_batches_ == 3
+    np.testing.assert_array_equal(single.predict(X[:50]), batches.predict(X[:50]))
+    single.partial_fit(X[96:97], y[96:97])  # waits, through a pickle too
+    again = pickle.loads(pickle.dumps(single))
+    for each in (single, again):
+        each.partial_fit(X[97:128], y[97:128])
+        assert each.n_batches_ == 4
+    np.testing.assert_array_equal(single.predict(X[:50]), again.predict(X[:50]))
+
+
+@pytest.mark.parametrize("classifier", [HCLClassifier, HCLPlusClassifier])
+def test_an_answer_asked_for_early_is_given_by_what_there_is(classifier):
+    X, y = load_digits(return_X_y=True)
+    made = classifier(random_state=0).partial_fit(X[:2], y[:2], classes=range(10))
+    assert made.n_batches_ == 0
+    assert set(made.predict(X[:5])) <= set(range(10))
+    assert made.n_batches_ == 1

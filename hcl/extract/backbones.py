@@ -91,10 +91,14 @@ class Transform:
         images = self._centre(images).expand(-1, 3, -1, -1)
         return images.contiguous(memory_format=torch.channels_last)
 
+    def levels(self) -> tuple[Tensor, Tensor]:
+        """The training set's mean and deviation of each channel of a uint8 image, (3, 1, 1)."""
+        mean, std = (255 * torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
+        return mean, std
+
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (b, 3, height, width) to float32, by the training set's mean and deviation."""
-        mean = 255 * torch.tensor(self.mean, device=images.device).view(3, 1, 1)
-        std = 255 * torch.tensor(self.std, device=images.device).view(3, 1, 1)
+        mean, std = (level.to(images.device) for level in self.levels())
         return (images.float() - mean) / std
 
     def _scaled_size(self, h: int, w: int) -> tuple[int, int]:
@@ -112,10 +116,10 @@ class Transform:
         below, beside = self.height - images.shape[-2], self.width - images.shape[-1]
         if below > 0 or beside > 0:
             top, left = max(below, 0) // 2, max(beside, 0) // 2
-            fill = torch.tensor([round(255 * m) for m in self.mean], dtype=torch.uint8)
             h, w = images.shape[-2:]
-            shape = (len(images), 3, max(h, self.height), max(w, self.width))
-            framed = fill.to(images.device).view(1, 3, 1, 1).expand(shape).clone()
+            framed = images.new_empty(len(images), 3, max(h, self.height), max(w, self.width))
+            for channel, level in enumerate(self.mean):
+                framed[:, channel] = round(255 * level)
             framed[..., top : top + h, left : left + w] = images
             images = framed
         top = round((images.shape[-2] - self.height) / 2)

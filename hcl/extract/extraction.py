@@ -51,6 +51,8 @@ COMPILE_FROM = {"cpu": 20_000, "cuda": 500_000}
 # Small on the CPU, where what a layer hands to the next should stay in the cache.
 FORWARD_BATCH = {"cpu": 8}
 FORWARD_BATCH_ELSEWHERE = 128
+# What torch raises when a GPU is gone; before torch 2.8 there was no such class.
+DEVICE_FAILED: Any = getattr(torch, "AcceleratorError", ())
 READY_MADE = "none (ready-made embeddings)"
 
 
@@ -166,16 +168,21 @@ def _versions(*packages: str) -> dict[str, str]:
 class Embedder(nn.Module):
     """uint8 images (b, 3, height, width) to embeddings float32 (b, D) on one device."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, backbone: Backbone, device: torch.device, amp: bool) -> None:
         super().__init__()
         self.device = device
         self.amp = amp
-        self.transform = backbone.transform
+        mean, std = backbone.transform.levels()  # on the device once, not in every block
+        self.register_buffer("mean", mean.to(device))
+        self.register_buffer("std", std.to(device))
         model = copy.deepcopy(backbone.model).to(device)
         self.model = model.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.transform.normalise(images)
+        x = (images.float() - self.mean) / self.std
         autocast: AbstractContextManager[Any] = nullcontext()
         if self.amp:
             autocast = torch.autocast(self.device.type, torch.float16)
@@ -304,27 +311,55 @@ def _embed_all(
     settings: ExtractSettings,
     partial: _Partial,
 ) -> None:
-    """Embed the blocks that are not finished yet; each lane takes the next one when it is free."""
-    pending = partial.pending()
-    blocks = _shared(pending)
-    done = len(raw) - sum(partial.images_in(block) for block in pending)
-    with bar(total=len(raw), initial=done, desc=f"extract {raw.dataset}", unit="image") as progress:
-        lock = threading.Lock()
+    """Embed the blocks that are not finished yet; each lane takes the next one when it is free.
 
-        def run(device: torch.device, embed: Embed) -> None:
+    What a lane leaves undone whose device fails is done by the others.
+    """
+    lanes = list(embedders)
+    done = partial.images_done()
+    with bar(total=len(raw), initial=done, desc=f"extract {raw.dataset}", unit="image") as progress:
+        while pending := partial.pending():
+            lost = _embed_pending(pending, raw, transform, lanes, settings, partial, progress)
+            if not lost:
+                return
+            lanes = [lane for index, lane in enumerate(lanes) if index not in lost]
+            why = "; ".join(lost.values())
+            if not lanes:
+                raise HCLError(f"no device is left: {why}. What is done is kept; run again.")
+            LOG.warning("%s; the other devices go on", why)
+            progress.n = partial.images_done()
+
+
+def _embed_pending(
+    pending: Sequence[int],
+    raw: Raw,
+    transform: Transform,
+    lanes: Sequence[tuple[torch.device, Embed]],
+    settings: ExtractSettings,
+    partial: _Partial,
+    progress: Any,
+) -> dict[int, str]:
+    """Embed blocks on all lanes; which lanes were lost, by their number, and why."""
+    blocks, lock = _shared(pending), threading.Lock()
+
+    def run(device: torch.device, embed: Embed) -> str | None:
+        try:
             with torch.no_grad(), _one_thread(device), _room_for(partial.block):
                 for images in _embed(blocks, raw, transform, device, embed, settings, partial):
                     with lock:
                         progress.update(images)
+        except DEVICE_FAILED as error:
+            return f"{device} failed ({str(error).splitlines()[0]})"
+        return None
 
-        with ThreadPoolExecutor(len(embedders), "lane") as pool:
-            jobs = [pool.submit(run, device, embed) for device, embed in embedders]
-            try:
-                for job in jobs:
-                    job.result()
-            finally:
-                for _ in blocks:  # an error in one lane: nothing is left to do for the others
-                    pass
+    with ThreadPoolExecutor(len(lanes), "lane") as pool:
+        jobs = [pool.submit(run, device, embed) for device, embed in lanes]
+        try:
+            failures = enumerate([job.result() for job in jobs])
+        finally:
+            for _ in blocks:  # an error in one lane: nothing is left to do for the others
+                pass
+    return {index: why for index, why in failures if why is not None}
 
 
 def _embed(
@@ -437,6 +472,10 @@ class _Partial:
         """The blocks that are not finished, in order."""
         return [b for b in range(-(-self.count // self.block)) if b not in self._done]
 
+    def images_done(self) -> int:
+        """How many images are in the blocks that are finished."""
+        return self.count - sum(map(self.images_in, self.pending()))
+
     def images_in(self, block: int) -> int:
         return min(self.block, self.count - block * self.block)
 
@@ -457,6 +496,7 @@ class _Partial:
         with self._lock:
             os.write(self._finished, np.asarray(list(outputs), "<i8").tobytes())
             os.fsync(self._finished)
+            self._done.update(outputs)
 
     def rows(self) -> NDArray[np.float32]:
         shape = (self.count, self.size)

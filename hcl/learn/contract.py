@@ -116,7 +116,7 @@ class Archive(Protocol):
     """All tasks' training samples, for MTL, which may look at them again."""
 
     def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
-        """``count`` samples of each task."""
+        """``count`` samples of each task; their rows are chosen by a ``generator`` on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -143,11 +143,18 @@ class Start:
     device: torch.device
     archive: Archive
 
-    def generator(self, purpose: Literal["weights", "draws"]) -> torch.Generator:
-        """One of its own for each purpose: methods of one seed start from the same weights."""
+    def generator(
+        self, purpose: Literal["weights", "draws"], *, on_cpu: bool = False
+    ) -> torch.Generator:
+        """One of its own for each purpose: methods of one seed start from the same weights.
+
+        Weights are drawn on the CPU, the same ones for any device; draws where the samples are,
+        unless they choose rows of the archive, which are gathered on the CPU.
+        """
         number = {"weights": 2, "draws": 3}[purpose]
+        device = torch.device("cpu") if on_cpu or purpose == "weights" else self.device
         state = np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0]
-        return torch.Generator(self.device).manual_seed(int(state >> np.uint64(1)))
+        return torch.Generator(device).manual_seed(int(state >> np.uint64(1)))
 
     def rates(self, learning_rate: float | None, weight_decay: float | None) -> dict[str, float]:
         """Adam's two numbers: a method's own, or the benchmark's."""

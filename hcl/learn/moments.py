@@ -54,6 +54,7 @@ class Moments:
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
+        self.samples = 0  # taken in so far, known without a look at the counts
         self.counts = torch.zeros(0, dtype=torch.float64, device=device)
         self.sums = torch.zeros(0, size, dtype=torch.float64, device=device)
         self.gram = torch.zeros(size, size, device=device)
@@ -67,6 +68,7 @@ class Moments:
 
     def add(self, z: Tensor, classes: Tensor) -> None:
         """Take in samples (n, D) of ``classes`` (n,)."""
+        self.samples += len(classes)
         self.counts.index_add_(0, classes, self.counts.new_ones(len(classes)))
         self.sums.index_add_(0, classes, z.double())
         for part in z.split(BLOCK):
@@ -119,6 +121,7 @@ class Moments:
     def restore(self, state: dict[str, Tensor]) -> None:
         """Continue from ``state``."""
         self.counts, self.sums = state["counts"].clone(), state["sums"].clone()
+        self.samples = int(self.counts.sum())
         self.gram.copy_(state["gram"])
         self._filled = len(state["waiting"])
         self._waiting[: self._filled] = state["waiting"]
@@ -162,22 +165,21 @@ class Inverse:
     """Σ⁻¹ of growing moments, taken anew whenever a quarter more samples stand behind it."""
 
     def __init__(self) -> None:
-        self._samples = 0.0
+        self._samples = 0
         self._inverse = torch.empty(0)
 
     def of(self, moments: Moments, shrinkage: float, size: int) -> Tensor:
         """((1 − ε) Σ + ε v I)⁻¹ of the first ``size`` features."""
-        samples = float(moments.counts.sum())
-        if samples >= 1.25 * self._samples:
+        if moments.samples >= 1.25 * self._samples:
             factor = torch.linalg.cholesky(moments.covariance(shrinkage, size))
             self._inverse = torch.cholesky_inverse(factor).float()
-            self._samples = samples
+            self._samples = moments.samples
         return self._inverse
 
-    def state(self) -> tuple[float, Tensor]:
+    def state(self) -> tuple[int, Tensor]:
         """For a checkpoint: when it was taken decides what it is."""
         return self._samples, self._inverse
 
-    def restore(self, state: tuple[float, Tensor]) -> None:
+    def restore(self, state: tuple[int, Tensor]) -> None:
         """Continue from ``state``."""
         self._samples, self._inverse = state

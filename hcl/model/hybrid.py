@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hcl.errors import HCLError
+from hcl.model import looking
 from hcl.model.flows import Flow, build_flow
 from hcl.model.latent import LatentMixture
 from hcl.model.settings import FlowSettings
@@ -130,18 +131,26 @@ def build_model(
     generator: torch.Generator,
     mean_scale: float = 1.0,
 ) -> HybridModel:
-    """A model without tasks for samples of ``shape``; weights from ``generator``."""
-    flow = build_flow(settings, shape, generator)
+    """A model without tasks for samples of ``shape``, on the CPU; weights from ``generator``."""
+    flow = build_flow(settings, shape, _on_the_cpu(generator))
     return HybridModel(flow, LatentMixture(num_classes, flow.size, mean_scale), settings)
+
+
+def _on_the_cpu(generator: torch.Generator) -> torch.Generator:
+    """The generator, or one of its seed where first weights are drawn: the same for any device."""
+    if generator.device.type == "cpu":
+        return generator
+    return torch.Generator().manual_seed(generator.initial_seed())
 
 
 def check_finite(loss: Tensor, model: HybridModel, x: Tensor) -> None:
     """Raise ``NonFiniteError`` where ``loss``, taken on ``x``, is NaN or infinite.
 
     To be called before the optimiser's step, which would spread a NaN over all weights. The flow is
-    searched only when the loss is not finite: a good step pays for one comparison.
+    searched only when the loss is not finite: a good step pays for one comparison. Where a look is
+    not free, nothing happens: the training loop looks at the losses of many steps at once.
     """
-    if not loss.isfinite():
+    if looking.is_free(loss.device) and not loss.isfinite():
         raise NonFiniteError(f"the loss is {loss.item()}: {explain_nonfinite(model, x)}.")
 
 

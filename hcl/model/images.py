@@ -110,7 +110,8 @@ class ChannelMix(nn.Module):
         self.log_scale = nn.Parameter(diagonal.abs().log())
 
     def _factors(self) -> tuple[Tensor, Tensor]:
-        lower = self.lower.tril(-1) + torch.eye(len(self.sign)).to(self.lower)
+        one = torch.eye(len(self.sign), dtype=self.lower.dtype, device=self.lower.device)
+        lower = self.lower.tril(-1) + one
         return lower, self.upper.triu(1) + torch.diag(self.sign * self.log_scale.exp())
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from hcl.errors import HCLError
 from hcl.files import fingerprint, replacing
 from hcl.learn.contract import Learner, Observation, Prediction, Sampler, Start, Watched
 from hcl.learn.settings import Method, TrainingSettings, used_settings
+from hcl.model import looking
 from hcl.model.hybrid import NonFiniteError
 from hcl.model.settings import FlowSettings
 from hcl.progress import bar
@@ -28,10 +30,10 @@ from hcl.records.embeddings import Embeddings
 from hcl.records.runs import Run, Trace
 from hcl.records.tasks import Benchmark
 from hcl.train import store
-from hcl.train.machine import pick_device
+from hcl.train.machine import full_precision, pick_device
 from hcl.train.streams import Stream
 
-LOOK_AT_LOSS_EVERY = 50  # steps on a GPU, where a look makes it wait
+LOOK_EVERY = 50  # steps on a GPU, where a look at a loss makes it wait
 PICTURES = 4  # keeps the generator of the samples in a run file apart: see Start.generator
 DRAWN = 4  # samples of each class and task that a run on pixels keeps after each segment
 CLOSED_FORM_BATCH = 1024  # sums do not depend on it; larger products are faster
@@ -130,6 +132,7 @@ def build_learner(job: Job, stream: Stream) -> Learner:
     return learner
 
 
+@full_precision()
 def train_seed(
     job: Job,
     checkpoint: Path | None = None,
@@ -172,17 +175,17 @@ def train_seed(
         segment = progress.segment
         for batch in stream.batches(segment, progress.batch, epochs):
             told = batch if job.method.detection is None else batch.without_task()
-            try:
+            with _saying_where(job, progress):
                 _note(progress, learner.observe(told), batch.task, learner)
-            except NonFiniteError as error:
-                raise _diverged(job, progress, batch.task, str(error)) from error
             progress.batch += 1
             steps.update()
             done += 1
             if checkpoint is not None and done % job.training.checkpoint_every == 0:
-                progress.settle()
+                with _saying_where(job, progress):
+                    progress.settle()
                 _save(checkpoint, progress, learner)
-        progress.settle()
+        with _saying_where(job, progress):
+            progress.settle()
         progress.predictions.append(_predict(learner, stream))
         if stream.pixels is not None and isinstance(learner, Sampler):
             progress.drawn.append(_draw(learner, job, segment, stream.pixels))
@@ -199,7 +202,7 @@ def _note(progress: Progress, seen: Observation, true_task: int, learner: Learne
         progress.added_in.append(progress.segment)
     if seen.loss is not None:
         progress.pending.append(seen.loss)
-        if len(progress.pending) >= (1 if seen.loss.device.type == "cpu" else LOOK_AT_LOSS_EVERY):
+        if len(progress.pending) >= (1 if looking.is_free(seen.loss.device) else LOOK_EVERY):
             progress.settle()
     if seen.evidence is not None:
         progress.places.append((progress.segment, true_task, learner.task, seen.evidence.verdict))
@@ -207,14 +210,20 @@ def _note(progress: Progress, seen: Observation, true_task: int, learner: Learne
             progress.watched.setdefault(name, []).append(watched)
 
 
-def _diverged(job: Job, progress: Progress, true_task: int, what: str) -> NonFiniteError:
-    rate = getattr(job.method, "learning_rate", None) or job.training.learning_rate
-    scaling = {"global": "standard"}.get(job.training.scaling, "global")
-    return NonFiniteError(
-        f"{job.name} on {job.benchmark.name}, seed {job.seed}, step {len(progress.losses)}, "
-        f"segment {progress.segment + 1} of the stream (task {true_task + 1}): {what} Try a "
-        f"learning_rate below {rate:g}, or scaling: {scaling}."
-    )
+@contextlib.contextmanager
+def _saying_where(job: Job, progress: Progress) -> Iterator[None]:
+    """An error of a loss that is not finite names the run, the step, and what to try."""
+    try:
+        yield
+    except NonFiniteError as error:
+        rate = getattr(job.method, "learning_rate", None) or job.training.learning_rate
+        scaling = {"global": "standard"}.get(job.training.scaling, "global")
+        task = job.benchmark.stream[progress.segment].task
+        raise NonFiniteError(
+            f"{job.name} on {job.benchmark.name}, seed {job.seed}, step {len(progress.losses)}, "
+            f"segment {progress.segment + 1} of the stream (task {task + 1}): {error} Try a "
+            f"learning_rate below {rate:g}, or scaling: {scaling}."
+        ) from error
 
 
 def _predict(learner: Learner, stream: Stream) -> Prediction:

@@ -30,6 +30,22 @@ def pick_device(name: Device) -> torch.device:
 
 
 @contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """On a GPU: convolutions in whole float32, by the same algorithm every time.
+
+    By default they are rounded to 10 bits (TF32) there, which is more than what a flow's inverse
+    and its forward pass may differ by. Products of matrices are not.
+    """
+    if not torch.backends.cudnn.is_available():
+        yield
+        return
+    with torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+    ):
+        yield
+
+
+@contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """One thread, and no denormals: the same result alone or beside other runs, and faster.
 

@@ -118,14 +118,15 @@ class Stream:
         return TaskBatch(*self._gather(task, task.train, chosen), number)
 
     def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
-        """``count`` training samples of each task, with replacement: what MTL may look at."""
+        """``count`` training samples of each task, with replacement: what MTL may look at.
+
+        ``generator`` lives on the CPU: rows are chosen where they are gathered.
+        """
         parts = []
         for number in tasks:
             task = self.benchmark.tasks[number]
-            chosen = torch.randint(
-                len(task.train.rows), (count,), generator=generator, device=generator.device
-            )
-            parts.append(self._gather(task, task.train, chosen.cpu().numpy()))
+            chosen = torch.randint(len(task.train.rows), (count,), generator=generator)
+            parts.append(self._gather(task, task.train, chosen.numpy()))
         return TaskBatches(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
 
     def test_samples(self, at_once: int = 1024) -> Iterator[Tensor]:
@@ -138,8 +139,16 @@ class Stream:
     def _gather(self, task: Task, part: Part, chosen: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         x = torch.from_numpy(self._embeddings[task.dataset].x[part.rows[chosen]])
         y = torch.from_numpy(part.y[chosen])
-        x = x.view(-1, *self.shape).to(self.device)
-        return x if self.pixels is None or self._images else x / 255, y.to(self.device)
+        x = sent(x.view(-1, *self.shape), self.device)
+        as_they_are = self.pixels is None or self._images
+        return x if as_they_are else x / 255, sent(y, self.device)
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """The values on ``device``; a GPU fetches them itself, while the CPU goes on."""
+    if device.type != "cuda":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
 
 
 def check_sources(benchmark: Benchmark, embeddings: Mapping[str, Embeddings]) -> None:

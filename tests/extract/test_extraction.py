@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 
@@ -480,6 +481,80 @@ def test_a_full_disk_says_so_and_what_was_done_is_kept(
         second = Stop(context, after=-1)
         extract(raw, tmp_path / "out.h5", settings(batch_size=8))
     assert second.seen == 3
+    assert (tmp_path / "out.h5").read_bytes() == whole
+
+
+class LostDevice(torch.AcceleratorError):
+    """As torch raises it when a GPU has fallen off the bus; the real one can't be made by hand."""
+
+    def __init__(self):
+        RuntimeError.__init__(self, "CUDA error: unspecified launch failure\nSearch for …")
+
+
+@pytest.fixture
+def lose(monkeypatch):
+    """Lanes that fail: the n-th lane after ``after[n]`` blocks. The others wait until all have.
+
+    What it returns has an entry for each block that was embedded.
+    """
+
+    def use(after):
+        make, left = extraction._make_embedders, threading.Semaphore(0)
+        embedded = []
+
+        def lane(device, embed, blocks):
+            def forward(images):
+                nonlocal blocks
+                if blocks is None:
+                    for _ in after:
+                        assert left.acquire(timeout=60)
+                    left.release(len(after))
+                elif blocks == 0:
+                    left.release()
+                    raise LostDevice
+                else:
+                    blocks -= 1
+                embedded.append(len(images))
+                return embed(images)
+
+            return device, forward
+
+        def made(*arguments):
+            embedders, compiled = make(*arguments)
+            return [lane(*made, after.get(n)) for n, made in enumerate(embedders)], compiled
+
+        monkeypatch.setattr(extraction, "_make_embedders", made)
+        return embedded
+
+    return use
+
+
+@pytest.mark.parametrize("after", [{0: 0}, {1: 1}, {0: 1, 2: 0}, {0: 0, 1: 2}])
+@pytest.mark.parametrize("batch_size", [8, 32])  # with 32 it has blocks that are not written yet
+def test_blocks_of_a_lost_device_are_done_by_the_others(
+    raw, tmp_path, settings, whole, lanes, lose, caplog, after, batch_size
+):
+    lanes(3)
+    embedded = lose(after)
+    extract(raw, tmp_path / "out.h5", settings(batch_size=batch_size))
+    assert (tmp_path / "out.h5").read_bytes() == whole
+    assert "cpu failed (CUDA error: unspecified launch failure); the other devices" in caplog.text
+    if batch_size == 8:  # each block is written at once: none is done twice
+        assert len(embedded) == 6
+
+
+def test_without_a_device_left_it_says_so_and_goes_on_when_run_again(
+    raw, tmp_path, settings, whole, lanes, lose, monkeypatch
+):
+    lanes(2)
+    lose({0: 1, 1: 2})
+    with pytest.raises(HCLError, match=r"no device is left: cpu failed .* is kept; run again\."):
+        extract(raw, tmp_path / "out.h5", settings(batch_size=8))
+    monkeypatch.undo()
+    lanes(2)
+    again = Stop(monkeypatch, after=-1)
+    extract(raw, tmp_path / "out.h5", settings(batch_size=8))
+    assert again.seen == 3
     assert (tmp_path / "out.h5").read_bytes() == whole
 
 

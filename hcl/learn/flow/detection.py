@@ -145,6 +145,10 @@ class Detector:
         self.windows.append(Window(self.settings.window))
         return len(self.windows) - 1
 
+    def forget(self, task: int) -> None:
+        """Empty the window of ``task``: what it holds is not what comes next."""
+        self.windows[task] = Window(self.settings.window)
+
     def record(self, task: int, sums: FloatArray, size: int) -> None:
         """Remember (S1, S2, S3) of a batch of ``size`` samples that ``task`` was trained on."""
         self.windows[task].record(sums, size)

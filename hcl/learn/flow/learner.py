@@ -29,7 +29,7 @@ from hcl.learn.contract import (
 from hcl.learn.fitting import FITTING_SAMPLES, fitted_model
 from hcl.learn.flow.detection import STATISTICS, DetectionSettings, Detector
 from hcl.learn.flow.memory import Memory, Passed, build_memory
-from hcl.learn.flow.settings import FlowMethod
+from hcl.learn.flow.settings import AllData, FlowMethod
 from hcl.model.hybrid import HybridModel, Statistics, check_finite
 from hcl.model.images import dequantise, midpoints
 from hcl.records.runs import NEW, RECURRING, SAME
@@ -38,7 +38,7 @@ from hcl.records.runs import NEW, RECURRING, SAME
 def build(method: FlowMethod, start: Start) -> FlowLearner:
     """The learner of a method, with its inputs' scaling fitted on the first task."""
     model = fitted_model(start, start.first(FITTING_SAMPLES))
-    draws = start.generator("draws")
+    draws = start.generator("draws", on_cpu=isinstance(method.memory, AllData))
     batch_size = start.training.batch_size
     memory = build_memory(method.memory, model, batch_size, draws, start.archive)
     return FlowLearner(
@@ -65,8 +65,8 @@ def falling_rate(learning_rate: float, step: int, decay: float) -> float:
     return learning_rate / math.sqrt(1 + decay * step)
 
 
-def batch_sums(statistics: Statistics, trim: int = 0) -> NDArray[np.float64]:
-    """S1, S2, S3: sums over the batch, in double precision.
+def batch_sums(statistics: Statistics, trim: int = 0) -> Tensor:
+    """S1, S2, S3: sums over the batch, (3,), in double precision.
 
     Where ``trim`` samples are left out at either end, the mean of the others stands for them.
     """
@@ -74,7 +74,7 @@ def batch_sums(statistics: Statistics, trim: int = 0) -> NDArray[np.float64]:
     values = [getattr(statistics, name).detach().double() for name in STATISTICS]
     if 0 < trim < n / 2:
         values = [v.sort().values[trim : n - trim] * (n / (n - 2 * trim)) for v in values]
-    return torch.stack([v.sum() for v in values]).cpu().numpy()
+    return torch.stack([v.sum() for v in values])
 
 
 class FlowLearner:
@@ -135,14 +135,15 @@ class FlowLearner:
         loss, statistics, z = self.objective(x, y)
         evidence = None
         if self.detector is not None:
+            sums = self._look(self._sums(statistics))
             if watch:
-                evidence = self._judge(y, statistics, z)
+                evidence = self._judge(y, statistics, z, sums)
             if evidence is not None and evidence.verdict != SAME:
                 loss, statistics, _ = self.objective(x, y)
-            self.detector.record(self.task, self._sums(statistics), len(x))
+                sums = self._look(self._sums(statistics))
+            self.detector.record(self.task, sums, len(x))
         self.memory.learned(self.task, x, y, z)
-        if loss.device.type == "cpu":  # on a GPU, looking at it would stop the queue: the loop does
-            check_finite(loss, self.model, seen(x))
+        check_finite(loss, self.model, seen(x))
         self._step(loss)
         return Observation(loss.detach(), evidence)
 
@@ -177,11 +178,12 @@ class FlowLearner:
         self.optimiser.step()
         self.steps += 1
 
-    def _judge(self, y: Tensor, statistics: Statistics, z: Tensor) -> Evidence:
+    def _judge(
+        self, y: Tensor, statistics: Statistics, z: Tensor, sums: NDArray[np.float64]
+    ) -> Evidence:
         """The verdict on a batch (Section 4.2), from statistics taken before it is learned."""
         assert self.detector is not None
         n = len(y)
-        sums = self._sums(statistics)
         low, high = self.detector.bounds(self.task, n)
         verdict = SAME
         if self.detector.has_left(self.task, sums, n):
@@ -202,11 +204,16 @@ class FlowLearner:
         for task in range(self.num_tasks):
             log_pz = self.model.latent.log_prob(z, y, task)
             rows.append(self._sums(Statistics(log_pz + log_det, log_pz, log_det)))
-        return np.stack(rows)
+        return self._look(torch.stack(rows))
 
-    def _sums(self, statistics: Statistics) -> NDArray[np.float64]:
+    def _sums(self, statistics: Statistics) -> Tensor:
         assert self.detector is not None
         return batch_sums(statistics, self.detector.settings.trim)
+
+    @staticmethod
+    def _look(sums: Tensor) -> NDArray[np.float64]:
+        """The statistics on the CPU: once a batch while a task lasts, three times at a change."""
+        return sums.cpu().numpy()
 
     def _go_to(self, number: int) -> None:
         """The batch is of the task that was given under ``number``."""

@@ -104,17 +104,24 @@ class Nothing:
 class All:
     """MTL: one mean over the batch and a batch of every other task's training samples."""
 
-    def __init__(self, archive: Archive, batch_size: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        archive: Archive,
+        batch_size: int,
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> None:
         self.archive = archive
         self.batch_size = batch_size
-        self.generator = generator
+        self.generator = generator  # on the CPU, wherever the samples are wanted
+        self.device = device
         self.t = torch.empty(0, dtype=torch.int64)
         self.given: Sequence[int] = ()
 
     def leave(self, task: int) -> None: ...
 
     def enter(self, others: Sequence[int], given: Sequence[int]) -> None:
-        self.t = repeated(others, self.batch_size, self.generator.device)
+        self.t = repeated(others, self.batch_size, self.device)
         self.given = given
 
     def draw(self) -> Replay | None:
@@ -163,11 +170,10 @@ class Buffer:
         self.reservoirs.remember(task, x, y, self.generator)
 
     def state(self) -> dict[str, Any]:
-        return {name: list(getattr(self.reservoirs, name)) for name in ("x", "y", "seen")}
+        return self.reservoirs.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self.reservoirs, name, list(value))
+        self.reservoirs.restore(state)
 
 
 class Rehearsal:
@@ -306,7 +312,7 @@ def build_memory(
         case AllData():
             if archive is None:
                 raise ValueError("memory.kind: is all, but there are no data to look at again.")
-            return All(archive, batch_size, generator)
+            return All(archive, batch_size, generator, model.latent.means.device)
         case BufferSettings():
             return Buffer(settings.size, batch_size, generator)
         case GenerativeSettings():
@@ -325,25 +331,38 @@ class Reservoirs:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.x: list[Tensor] = []
-        self.y: list[Tensor] = []
+        # Rows of each task, and behind them a spare one for samples that are not kept: which ones
+        # is decided where the samples are, and nobody waits to hear it.
+        self._x: list[Tensor] = []
+        self._y: list[Tensor] = []
         self.seen: list[int] = []
+
+    @property
+    def x(self) -> list[Tensor]:
+        """The stored samples of each task."""
+        return [rows[: self.size] for rows in self._x]
+
+    @property
+    def y(self) -> list[Tensor]:
+        """Their labels."""
+        return [rows[: self.size] for rows in self._y]
 
     def remember(self, task: int, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
         """Offer a batch of ``task`` to its reservoir."""
         while len(self.seen) <= task:
-            self.x.append(x.new_empty(self.size, *x.shape[1:]))
-            self.y.append(y.new_empty(self.size))
+            self._x.append(x.new_empty(self.size + 1, *x.shape[1:]))
+            self._y.append(y.new_empty(self.size + 1))
             self.seen.append(0)
-        chance = torch.rand(len(x), generator=generator, device=generator.device).tolist()
-        for index, value in enumerate(chance):
-            # The first `size` samples fill it; the n-th then replaces one with probability size/n.
-            seen = self.seen[task]
-            slot = seen if seen < self.size else int(value * (seen + 1))
-            if slot < self.size:
-                self.x[task][slot] = x[index]
-                self.y[task][slot] = y[index]
-            self.seen[task] = seen + 1
+        chance = torch.rand(len(x), generator=generator, device=generator.device)
+        before = torch.arange(self.seen[task], self.seen[task] + len(x), device=x.device)
+        # The first `size` samples fill it; the n-th then replaces one with probability size/n.
+        drawn = (chance.double() * (before + 1)).long()
+        slot = torch.where(before < self.size, before, drawn)
+        replaced = (slot[:, None] == slot).triu(1).any(1)  # by a later one of the same batch
+        slot = slot.masked_fill(replaced, self.size).clamp(max=self.size)
+        self._x[task].index_copy_(0, slot, x)
+        self._y[task].index_copy_(0, slot, y)
+        self.seen[task] += len(x)
 
     def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
         """``count`` stored samples of each task, with replacement."""
@@ -351,9 +370,17 @@ class Reservoirs:
         for task in tasks:
             held = min(self.seen[task], self.size)
             chosen = torch.randint(held, (count,), generator=generator, device=generator.device)
-            xs.append(self.x[task][chosen])
-            ys.append(self.y[task][chosen])
+            xs.append(self._x[task][chosen])
+            ys.append(self._y[task][chosen])
         return TaskBatches(torch.cat(xs), torch.cat(ys))
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"x": list(self._x), "y": list(self._y), "seen": list(self.seen)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+        self._x, self._y, self.seen = (list(state[name]) for name in ("x", "y", "seen"))
 
 
 class MeasuredDraws:
@@ -386,7 +413,8 @@ class MeasuredDraws:
             means, factor = self.current.gaussian(MEASURED_SHRINKAGE)
             self.gaussians[task] = torch.where(means.isnan(), prior, means), factor
         elif task not in self.gaussians:  # left before it had a batch
-            self.gaussians[task] = prior, torch.eye(self.latent.size).to(prior)
+            one = torch.eye(self.latent.size, dtype=prior.dtype, device=prior.device)
+            self.gaussians[task] = prior, one
         self.current = self._empty()
 
     def add(self, z: Tensor, y: Tensor) -> None:

@@ -45,6 +45,7 @@ from hcl.learn.fitting import FITTING_SAMPLES, fitted_model
 from hcl.learn.moments import Inverse, LinearScores, Moments
 from hcl.learn.plus.sequential import CumulativeSum
 from hcl.learn.plus.settings import GaussianRule, LearnsAll, PlusMethod
+from hcl.model import looking
 from hcl.model.flows import Flow
 from hcl.model.hybrid import HybridModel, check_finite
 from hcl.model.losses import functional_loss
@@ -181,24 +182,27 @@ class PlusLearner:
     @torch.no_grad()
     def _statistic(self, task: int, batches: list[tuple[Tensor, Tensor]]) -> float:
         """T of the batches together for ``task``; 0 where none of their classes is known yet."""
+        if not self.moments.samples:
+            return 0.0
         first = task * self.num_classes
         counts = self.moments.counts[first : first + self.num_classes]
-        if not counts.sum():
-            return 0.0
         z = torch.cat([self.flow(x)[0] for x, _ in batches])
         y = torch.cat([y for _, y in batches])
         known = self.moments.means(self.flow.size)[first : first + self.num_classes]
         found = torch.zeros_like(known).index_add_(0, y, z.double())
         seen = torch.zeros_like(counts).index_add_(0, y, torch.ones_like(y, dtype=counts.dtype))
         both = (counts > 0) & (seen > 0)
-        if not both.any():
-            return 0.0
-        gap = found[both] / seen[both, None] - known[both]
-        weight = 1 / (1 / seen[both] + 1 / counts[both])
+        rows: Tensor | slice = slice(None)  # of a class that is not in both, the weight is 0
+        if looking.is_free(both.device):
+            rows = both.nonzero()[:, 0]
+            if not len(rows):
+                return 0.0
+        gap = found[rows] / seen[rows].clamp(min=1)[:, None] - known[rows]
+        weight = 1 / (1 / seen[rows] + 1 / counts[rows])
         assert self.test is not None
         inverse = self._spread.of(self.moments, self.test.settings.shrinkage, self.flow.size)
         square = (gap * (gap @ inverse.double())).sum(1)
-        return float((weight * square).sum() / both.sum())
+        return float((weight * square).sum() / both.sum().clamp(min=1))
 
     def _change_to(self, task: int) -> None:
         """Go to another task; the snapshot is what was learned so far."""
@@ -240,7 +244,7 @@ class PlusLearner:
         """Not before Σ, which stands in its loss, is known from 2 D samples."""
         learns = self.settings.flow
         now = isinstance(learns, LearnsAll) or (learns is not None and self.num_tasks == 1)
-        return now and float(self.moments.counts.sum()) >= 2 * self.flow.size
+        return now and self.moments.samples >= 2 * self.flow.size
 
     def objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """−L_ll + α L_FR with the means as they are measured, and the batch's latents."""

@@ -1,0 +1,65 @@
+"""Every learner that may live on a GPU, on a stream of three tasks; the first comes back."""
+
+from __future__ import annotations
+
+from hcl.learn.curl.settings import CurlMethod
+from hcl.learn.flow.detection import DetectionSettings
+from hcl.learn.flow.settings import (
+    AllData,
+    BufferSettings,
+    FlowMethod,
+    FunctionalSettings,
+    GenerativeSettings,
+)
+from hcl.learn.plus.sequential import SequentialSettings
+from hcl.learn.plus.settings import GaussianRule, LearnsAll, LearnsFirst, PlusMethod
+from hcl.learn.settings import TrainingSettings
+from hcl.model.settings import FlowSettings
+from hcl.train.loop import Job
+from tests.support.blobs import benchmark, blobs_in_64_dimensions
+
+DETECTION = DetectionSettings(window=12, minimum=3)
+SEQUENTIAL = SequentialSettings(window=12, minimum=3)
+FLOWS = {
+    "adam": FlowMethod(),
+    "mtl": FlowMethod(memory=AllData()),
+    "er": FlowMethod(memory=BufferSettings(size=40)),
+    "hcl-gr": FlowMethod(memory=GenerativeSettings()),
+    "hcl-gr-measured": FlowMethod(memory=GenerativeSettings(draws="measured")),
+    "hcl-fr": FlowMethod(memory=FunctionalSettings()),
+    "hcl-fr-measured": FlowMethod(memory=FunctionalSettings(draws="measured")),
+}
+TOLD = {
+    **FLOWS,
+    "curl": CurlMethod(encoder=(16,), decoder=(16,), latents=4),
+    "hcl-plus": PlusMethod(projections=20),
+    "hcl-plus-first": PlusMethod(projections=20, flow=LearnsFirst()),
+    "hcl-plus-all": PlusMethod(projections=20, flow=LearnsAll(alpha=1.0), rule=GaussianRule()),
+}
+DETECTING = {
+    "er-ta": FlowMethod(memory=BufferSettings(size=40), detection=DETECTION),
+    "hcl-gr-ta": FlowMethod(memory=GenerativeSettings(), detection=DETECTION),
+    "hcl-fr-ta": FlowMethod(memory=FunctionalSettings(), detection=DETECTION),
+    "hcl-plus-ta": PlusMethod(projections=20, detection=SEQUENTIAL),
+    "hcl-plus-all-ta": PlusMethod(projections=20, flow=LearnsAll(alpha=1.0), detection=SEQUENTIAL),
+}
+IMAGE_FLOWS = {
+    "glow": FlowSettings(kind="glow", couplings=2, hidden_layers=1, hidden=8),
+    "realnvp-image": FlowSettings(
+        kind="realnvp-image", couplings=4, hidden_layers=1, hidden=8, scales=2
+    ),
+}
+BATCH = 32
+EPOCHS = 2
+BATCHES = 3 * EPOCHS  # of each segment
+
+
+def job(name: str, epochs: int = EPOCHS) -> Job:
+    """A run of a learner, or of HCL-FR with a flow on images of 8 × 8."""
+    made = blobs_in_64_dimensions(3, 3 * BATCH, 20)
+    embeddings, tasks = benchmark(made, (0, 1, 0, 2), epochs)
+    flow = IMAGE_FLOWS.get(name, FlowSettings(couplings=4, hidden_layers=1, hidden=32))
+    method = {**TOLD, **DETECTING}.get(name, FLOWS["hcl-fr"])
+    shape = (1, 8, 8) if name in IMAGE_FLOWS else None
+    training = TrainingSettings(BATCH, learning_rate=2e-3, image_shape=shape)
+    return Job(tasks, embeddings, name, method, flow, training, seed=5)
