@@ -14,7 +14,21 @@ from stages import options
 @options.params
 @click.option("--raw", type=options.PATH, required=True, help="Raw file that fetch wrote.")
 @click.option("--out", type=options.PATH, required=True, help="Embedding file to write (HDF5).")
-def command(params: Path, raw: Path, out: Path) -> None:
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    envvar="HCL_RAY",
+    show_envvar=True,
+    help="Ray cluster whose machines do the work: host:port, or auto. The file is the same.",
+)
+@click.option(
+    "--shared",
+    is_flag=True,
+    envvar="HCL_RAY_SHARED",
+    show_envvar=True,
+    help="The cluster's machines see the raw file at the same path: send them no images.",
+)
+def command(params: Path, raw: Path, out: Path, ray: str | None, shared: bool) -> None:
     """Embed the images of a raw file with a pretrained backbone.
 
     Reads the section `extract` of the parameters. Stopped at any moment, it continues from the last
@@ -24,9 +38,11 @@ def command(params: Path, raw: Path, out: Path) -> None:
     from hcl.files import check_file_to_write
 
     check_file_to_write(out, "--out")
+    if shared and not ray:
+        raise click.UsageError("--shared is about the machines of a cluster: name it with --ray.")
     values = section(load_yaml(params), "extract", params)
     settings = build(ExtractSettings, values, params, "extract")
     from hcl.extract.extraction import extract  # takes seconds: nothing is left to refuse
 
-    count, size = extract(raw, out, settings)
+    count, size = extract(raw, out, settings, ray=ray, shared=shared)
     click.echo(f"{out}: {count} embeddings of {size} numbers")

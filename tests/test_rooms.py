@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "records": (),
     "split": ("records",),
     "fetch": ("records",),
-    "extract": ("records",),
+    "extract": ("cluster", "records"),
     "model": (),
     "learn": ("records", "model"),
     "train": ("records", "model", "learn"),

@@ -205,6 +205,12 @@ class Raw:
             return [self._decode(i) for i in range(start, stop)]
         raise TypeError(f"{self.path} holds embeddings, not images")
 
+    def read_samples(self, start: int, stop: int) -> NDArray[Any] | list[bytes]:
+        """Samples start…stop−1 as they lie in the file: encoded ones as files, not decoded."""
+        if self._offsets is None:
+            return np.array(self._data[start:stop])
+        return [self._file(i) for i in range(start, min(stop, len(self)))]
+
     def verify(self) -> None:
         """Read everything once and compare it with ``content_sha256``; an error if it differs."""
         digest = _Digest()
@@ -216,11 +222,13 @@ class Raw:
         if digest.hexdigest() != self.content_sha256:
             raise self._broken("its content does not have the SHA-256 that it names")
 
-    def _decode(self, i: int) -> NDArray[np.uint8]:
+    def _file(self, i: int) -> bytes:
         assert self._offsets is not None
-        data = self._data[self._offsets[i] : self._offsets[i + 1]].tobytes()
+        return self._data[self._offsets[i] : self._offsets[i + 1]].tobytes()
+
+    def _decode(self, i: int) -> NDArray[np.uint8]:
         try:
-            return decode_image(data)
+            return decode_image(self._file(i))
         except ValueError as error:
             raise self._broken(f"sample {i} is not a readable image: {error}") from error
 
