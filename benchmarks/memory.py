@@ -2,11 +2,13 @@
 
     python benchmarks/memory.py               fetch of a folder, of tar shards, of Parquet; extract
     python benchmarks/memory.py --driver      images a second that one driver of a cluster can write
+    python benchmarks/memory.py --driver --ray ADDRESS     the same with a cluster behind it
     python benchmarks/memory.py --reads       rows of a mapped file that is not in memory, at random
+    python benchmarks/memory.py --decode      photographs a second that one core decodes and resizes
 
 Each figure is the peak of memory of its own (not of mapped files) of a new process. The driver's
 rate is that of writing embeddings and noting them as finished, the work that no actor can do for
-it; for extraction on Ray itself see docs/cluster.md.
+it; on a cluster, actors that compute nothing send them.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from PIL import Image
@@ -110,6 +113,26 @@ def peak_of_extract(backbone: str, weights: str, raw: Path, out: Path) -> tuple[
     return peak.bytes, time.perf_counter() - start
 
 
+def peak_of_actor(backbone_name: str, weights: str, raw: Path) -> tuple[int, float]:
+    """The peak in bytes of an actor of a cluster that embeds all of it, and the seconds."""
+    from hcl.extract.backbones import load_backbone
+    from hcl.extract.forward import Cut
+    from hcl.extract.on_ray import Actor, Plan
+    from hcl.extract.settings import ExtractSettings
+    from hcl.records.raw import Raw
+
+    opened = Raw(raw)
+    settings = ExtractSettings(backbone_name, weights, image_size=32, compile=False)
+    plan = Plan(settings, "cpu", Cut(len(opened), 8), (raw, opened.content_sha256))
+    peak, start = Peak(), time.perf_counter()
+    peak.start()
+    actor = Actor()
+    actor.prepare(load_backbone(backbone_name, weights, 32), plan)
+    for first in range(0, len(plan.cut), 32):
+        actor.embed(first, min(first + 32, len(plan.cut)), None)
+    return peak.bytes, time.perf_counter() - start
+
+
 def in_a_new_process(function, *arguments):  # type: ignore[no-untyped-def]
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
@@ -132,6 +155,8 @@ def memory(counts: list[int], backbone: str, weights: str, place: Path) -> None:
         raw, out = place / f"folder-{count}.h5", place / f"embedded-{count}.h5"
         peak, seconds = in_a_new_process(peak_of_extract, backbone, weights, raw, out)
         print(f"{'extract':12} {count:8} {peak / 2**20:6.1f} MiB {seconds:6.1f} s", flush=True)
+        peak, seconds = in_a_new_process(peak_of_actor, backbone, weights, raw)
+        print(f"{'actor':12} {count:8} {peak / 2**20:6.1f} MiB {seconds:6.1f} s", flush=True)
 
 
 def driver_rate(place: Path, size: int = 1280, batch: int = 256, seconds: float = 10.0) -> None:
@@ -158,6 +183,80 @@ def driver_rate(place: Path, size: int = 1280, batch: int = 256, seconds: float 
         )
 
 
+class Idle:
+    """An actor that has its embeddings at hand: what is left is the driver's work."""
+
+    def prepare(self, backbone, plan):  # type: ignore[no-untyped-def]
+        from hcl.extract.forward import versions
+
+        self.cut = plan.cut
+        return {"made": {**versions(), "compiled": False}, "hardware": "none"}
+
+    def embed(self, first, stop, sent):  # type: ignore[no-untyped-def]
+        images = sum(self.cut.images_in(block) for block in range(first, stop))
+        return np.ones((images, 1280), np.float32)
+
+
+def driver_rate_on_ray(place: Path, address: str, count: int = 200_000) -> None:
+    """Embeddings a second that a driver receives and writes, with actors that only send them."""
+    from hcl.cluster import connect
+    from hcl.extract import on_ray
+    from hcl.extract.partial import Partial
+    from hcl.extract.settings import ExtractSettings
+
+    on_ray.Actor = Idle  # type: ignore[assignment, misc]
+    raw = SimpleNamespace(path=place, content_sha256="", dataset="idle", kind="images")
+    settings = ExtractSettings(compile=False, forward_batch=128)
+    memory = Peak()
+    with connect(address) as ray:
+        actors = int(ray.cluster_resources().get("CPU", 0))
+        warm = Partial(place / "warm", 10_000, 1280, 128)
+        for partial in (warm, Partial(place / "measured", count, 1280, 128)):
+            with partial:
+                start = time.perf_counter()
+                memory.look()
+                before = memory.bytes
+                on_ray.embed_all(ray, raw, None, settings, "cpu", partial, True)  # type: ignore[arg-type]
+                seconds = time.perf_counter() - start
+                memory.look()
+    print(
+        f"driver with {actors} idle actors, {count} embeddings: {count / seconds:.0f} a second, "
+        f"start of the actors included; memory {before / 2**20:.0f} MiB before, "
+        f"{memory.bytes / 2**20:.0f} MiB at most"
+    )
+
+
+def decode_rate(seconds: float = 4.0) -> None:
+    """Photographs of ImageNet's usual size that one core decodes and resizes to 224 px."""
+    import torch
+
+    from hcl.extract.backbones import Transform
+    from hcl.records.raw import decode_image
+
+    torch.set_num_threads(1)
+    generator = np.random.default_rng(0)
+    coarse = Image.fromarray(generator.integers(0, 256, (47, 63, 3), dtype=np.uint8))
+    smooth = np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC)).astype(int)
+    values = np.clip(smooth + generator.integers(-25, 26, smooth.shape), 0, 255).astype(np.uint8)
+    data = io.BytesIO()
+    Image.fromarray(values).save(data, "jpeg", quality=88)
+    transform = Transform(224, 224, 0.875, "center", "bicubic", (0.5,) * 3, (0.5,) * 3)
+    done, start = 0, time.process_time()
+    while time.process_time() - start < seconds:
+        image = decode_image(data.getvalue())
+        transform.resize(torch.from_numpy(image[None]).permute(0, 3, 1, 2))
+        done += 1
+    size = len(data.getvalue())
+    rate = done / (time.process_time() - start)
+    print(f"decode and resize, 500×375, {size} bytes: {rate:.0f} a second of one core")
+
+
+def from_disk() -> int:
+    """Bytes that this process has had fetched from a disk (Linux only)."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["read_bytes"])
+
+
 def read_rate(place: Path, rows: int = 100_000, size: int = 1280, batch: int = 32) -> None:
     """Rows a second from a mapped file of which nothing is in memory, in batches."""
     path = place / "rows"
@@ -171,20 +270,24 @@ def read_rate(place: Path, rows: int = 100_000, size: int = 1280, batch: int = 3
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         x = np.memmap(path, np.float32, "r", shape=(rows, size))
-        start, read = time.perf_counter(), 0
+        start, read, before = time.perf_counter(), 0, from_disk()
         for first in range(0, rows, batch):
             chosen = order[first : first + batch]
             if label == "sorted within a batch":
                 chosen = np.sort(chosen)
             elif label == "in the order of the file":
                 chosen = np.arange(first, first + len(chosen))
-            x[chosen].sum()
+            x[chosen]  # a copy
             read += len(chosen)
             if time.perf_counter() - start > 15:
                 break
         seconds = time.perf_counter() - start
         per_batch = 1000 * seconds * batch / read
-        print(f"read {label:25}: {read / seconds:8.0f} rows/s, {per_batch:6.2f} ms a batch of 32")
+        print(
+            f"read {label:25}: {read / seconds:8.0f} rows/s, {per_batch:.2f} ms a batch of {batch}, "
+            f"{(from_disk() - before) / 2**20:.0f} MiB from the disk for "
+            f"{read * size * 4 / 2**20:.0f} MiB of rows"
+        )
         del x
 
 
@@ -195,11 +298,17 @@ def main() -> None:
     parser.add_argument("--weights", default="auto")
     parser.add_argument("--driver", action="store_true", help="the rate of one driver instead")
     parser.add_argument("--reads", action="store_true", help="random reads of a file instead")
+    parser.add_argument("--ray", metavar="ADDRESS", help="with --driver: a cluster to try it on")
+    parser.add_argument("--decode", action="store_true", help="the rate of decoding instead")
     parser.add_argument("--place", type=Path, help="a folder on the disk to measure")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.place) as folder:
-        if options.driver:
+        if options.driver and options.ray:
+            driver_rate_on_ray(Path(folder), options.ray)
+        elif options.driver:
             driver_rate(Path(folder))
+        elif options.decode:
+            decode_rate()
         elif options.reads:
             read_rate(Path(folder))
         else:

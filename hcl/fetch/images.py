@@ -29,7 +29,7 @@ from hcl.records.raw import TEST, TRAIN, Block, Content, decode_image
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 PARTS = (("train", TRAIN), ("test", TEST))
 BYTES_AT_ONCE = 1 << 25  # of image files in one block
-IMAGES_AT_ONCE = 5_000  # in one block, however small they are
+IMAGES_AT_ONCE = 1_000  # in one block, however small they are
 LARGEST_IMAGE = 1 << 28  # bytes of a file: more is no image, and would not fit into memory
 _LARGEST_LABEL = 1 << 20  # bytes of a .cls or .json in a tar shard
 _LARGEST_ROW_GROUP = 1 << 32  # bytes of images in a row group of Parquet, unpacked
