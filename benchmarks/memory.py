@@ -284,8 +284,8 @@ def read_rate(place: Path, rows: int = 100_000, size: int = 1280, batch: int = 3
         seconds = time.perf_counter() - start
         per_batch = 1000 * seconds * batch / read
         print(
-            f"read {label:25}: {read / seconds:8.0f} rows/s, {per_batch:.2f} ms a batch of {batch}, "
-            f"{(from_disk() - before) / 2**20:.0f} MiB from the disk for "
+            f"read {label:24}: {read / seconds:.0f} rows/s, {per_batch:.2f} ms a batch of {batch}; "
+            f"from the disk {(from_disk() - before) / 2**20:.0f} MiB for "
             f"{read * size * 4 / 2**20:.0f} MiB of rows"
         )
         del x

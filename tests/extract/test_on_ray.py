@@ -171,8 +171,11 @@ def test_what_an_actor_leaves_is_done_by_another(run, whole, error):
 
 
 def test_what_fails_everywhere_is_one_line_and_the_rest_is_kept(run, tmp_path, whole):
+    tried = []
+
     def on_call(actor, name, *arguments):
         if name == "embed" and arguments[0] == 2:
+            tried.append(id(actor))
             raise ValueError("broken\nby block 2")
 
     with pytest.raises(HCLError) as caught:
@@ -180,6 +183,7 @@ def test_what_fails_everywhere_is_one_line_and_the_rest_is_kept(run, tmp_path, w
     assert str(caught.value) == (
         "images 16…23 failed on 4 actors, at last with: ValueError: broken"
     )
+    assert len(tried) == 4
     (finished,) = tmp_path.glob(".out.h5.*.part/finished")
     kept = set(np.frombuffer(finished.read_bytes(), "<i8").tolist())
     assert kept
