@@ -67,14 +67,14 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 def check_entry(entry: tarfile.TarInfo, archive: Path) -> None:
     """An error over an entry that leads elsewhere, or claims bytes that it does not hold."""
-    name = PurePosixPath(entry.name)
+    name = entry.name  # no path: pathlib keeps the names that it has seen
     # Backslashes and drive letters mean something on other systems only; nobody needs them here
-    if name.is_absolute() or ".." in name.parts or "\\" in entry.name or ":" in entry.name:
-        raise HCLError(f"{archive}: refused: it holds the unsafe path {entry.name!r}.")
+    if name.startswith("/") or ".." in name.split("/") or "\\" in name or ":" in name:
+        raise HCLError(f"{archive}: refused: it holds the unsafe path {name!r}.")
     if not (entry.isfile() or entry.isdir()):
-        raise HCLError(f"{archive}: refused: {entry.name!r} in it is a link or a device.")
+        raise HCLError(f"{archive}: refused: {name!r} in it is a link or a device.")
     if entry.issparse():
-        raise HCLError(f"{archive}: refused: {entry.name!r} in it is sparse, as a bomb would be.")
+        raise HCLError(f"{archive}: refused: {name!r} in it is sparse, as a bomb would be.")
 
 
 def _copy(source: IO[bytes], target: Path) -> None:

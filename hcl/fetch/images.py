@@ -17,7 +17,8 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -198,17 +199,22 @@ def _walk_folder(folder: Path, split: int) -> Iterator[ImageFile]:
         if not names:
             raise HCLError(f"{child}: a class without images.")
         for name in names:
-            path = child / name
+            path = os.path.join(child, name)  # noqa: PTH118 (pathlib keeps names that it has seen)
             try:
-                found = path.stat()
+                found = os.stat(path)  # noqa: PTH116
             except OSError as error:
                 raise HCLError(f"{path}: cannot be read ({error.strerror}).") from error
-            if path.suffix.lower() not in IMAGE_SUFFIXES or not stat.S_ISREG(found.st_mode):
+            if not name.lower().endswith(IMAGE_SUFFIXES) or not stat.S_ISREG(found.st_mode):
                 raise HCLError(
                     f"{path}: not an image by its name; a class folder holds "
                     f"{', '.join(IMAGE_SUFFIXES)} files only (hidden ones are passed over)."
                 )
-            yield ImageFile(str(path), found.st_size, path.read_bytes, child.name, split)
+            yield ImageFile(path, found.st_size, partial(_read_file, path), child.name, split)
+
+
+def _read_file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 # Shards
@@ -265,11 +271,11 @@ def _walk_tar(shard: Path, split: int, content: bool) -> Iterator[ImageFile]:
         while (entry := tar.next()) is not None:
             check_entry(entry, shard)
             tar.members = []  # type: ignore[attr-defined]  # tarfile would keep every entry
-            name = PurePosixPath(entry.name)
-            if not entry.isfile() or name.name.startswith("."):
+            place, slash, name = entry.name.rpartition("/")
+            if not entry.isfile() or name.startswith("."):
                 continue
-            stem, _, kind = name.name.partition(".")
-            key = str(name.with_name(stem)) if stem else ""
+            stem, _, kind = name.partition(".")
+            key = f"{place}{slash}{stem}"
             if key != sample.key:
                 if sample.key:
                     yield sample.file()
