@@ -2,8 +2,8 @@
 
 A worker trains into the store's folder where it finds it, on storage that it shares with the
 driver: a run whose node is lost goes on elsewhere from its checkpoint. Otherwise it trains into a
-folder of its own machine, and the driver is handed the finished files. Embeddings are read by the worker
-where it finds the file; otherwise they are sent along, once to each machine.
+folder of its own machine, and the driver is handed the finished files. Embeddings are read by the
+worker where it finds the file; otherwise they are sent along, once to each machine.
 """
 
 from __future__ import annotations
