@@ -11,7 +11,6 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from hcl.sweep.planning import Order
 
 RETRIES = 5  # of a run whose worker or node was lost; what it raises itself is no reason to retry
 AHEAD = 2  # runs handed over beyond those that fit, so that no core waits for the driver
+NAME = ".name"  # in the folder of the store
 TICK = 1.0  # seconds without news after which the engine says so
 
 
@@ -57,10 +57,7 @@ class Cluster:
 
     def run(self, orders: Sequence[Order], kept: Path) -> Iterator[Event]:
         """Train all of them; what is left is stopped where the iterator is closed."""
-        with _marked(kept) as mark:
-            yield from self._run(orders, kept, mark)
-
-    def _run(self, orders: Sequence[Order], kept: Path, mark: Path) -> Iterator[Event]:
+        name = _name_of(kept)
         task = self.ray.remote(max_retries=RETRIES, retry_exceptions=False)(_work)
         waiting = list(enumerate(orders))[::-1]
         running: dict[Any, int] = {}
@@ -70,7 +67,7 @@ class Cluster:
             order = orders[number]
             gpus = 1 / self.per_gpu if order.job.device.type == "cuda" else 0
             reference = task.options(num_cpus=1, num_gpus=gpus, name=str(order)).remote(
-                order.sealed(), kept, mark, sent.get(order.job.benchmark.name)
+                order.sealed(), kept, name, sent.get(order.job.benchmark.name)
             )
             running[reference] = number
 
@@ -89,9 +86,9 @@ class Cluster:
                     order = orders[number]
                     answer = self._answer(reference)
                     if answer.needs_embeddings:
-                        name = order.job.benchmark.name
-                        if name not in sent:
-                            sent[name] = self.ray.put(dict(order.job.embeddings))
+                        benchmark = order.job.benchmark.name
+                        if benchmark not in sent:
+                            sent[benchmark] = self.ray.put(dict(order.job.embeddings))
                         submit(number)
                         continue
                     _receive(answer.files, kept / order.fingerprint)
@@ -116,27 +113,25 @@ def _receive(files: Mapping[str, bytes], folder: Path) -> None:
             partial.write_bytes(files[name])
 
 
-@contextmanager
-def _marked(kept: Path) -> Iterator[Path]:
-    """A file in the store for the time of the sweep: a worker that sees it shares the store."""
-    kept.mkdir(parents=True, exist_ok=True)
-    mark = kept / f".sweep-{uuid.uuid4().hex}"
-    mark.touch()
-    try:
-        yield mark
-    finally:
-        mark.unlink(missing_ok=True)
+def _name_of(kept: Path) -> str:
+    """A name that no other store has, kept in it: a worker that reads it there shares the store."""
+    file = kept / NAME
+    if not file.exists():
+        with replacing(file) as partial:
+            partial.write_text(uuid.uuid4().hex, encoding="utf-8")
+    return file.read_text(encoding="utf-8")
 
 
 def _work(
-    order: Order, kept: Path, mark: Path, embeddings: Mapping[str, Embeddings] | None
+    order: Order, kept: Path, name: str, embeddings: Mapping[str, Embeddings] | None
 ) -> Answer:
     """What a worker does with one order, in a process of its own on any machine of the cluster."""
     if embeddings is not None:
         order = replace(order, job=replace(order.job, embeddings=embeddings))
     elif not order.files or not all(path.exists() for path in order.files.values()):
         return Answer(needs_embeddings=True)
-    shared = mark.exists()
+    file = kept / NAME
+    shared = file.exists() and file.read_text(encoding="utf-8") == name
     if not shared:
         kept = Path(tempfile.gettempdir()) / "hcl-runs"
     folder = kept / order.fingerprint
