@@ -22,7 +22,8 @@ from hcl.train.loop import CLOSED_FORM_BATCH, Job, versions
 from hcl.train.streams import batch_bounds
 
 # In units of one weight that one sample passes, forward and back: what Adam costs for each weight,
-# whatever the batch (docs/cluster.md), and what Python costs for each step.
+# half of what a batch of 32 does (16 and 33 ms were measured for the paper's flow), and what Python
+# costs for each step.
 ADAM = 16
 STEP = 2e7
 # How often a sample that stands for an old task passes the flow in a step. What is drawn, passes
