@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "model": (),
     "learn": ("records", "model"),
     "train": ("records", "model", "learn"),
+    "sweep": ("cluster", "records", "model", "learn", "train"),
     "evaluate": ("records", "model"),
     "tune": ("records", "model", "learn", "train", "evaluate"),
     "estimator": ("records", "model", "learn", "train"),
