@@ -10,6 +10,7 @@ statistic unlike those in the detector's window. Every sample is shown once an e
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -151,7 +152,7 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
     return values.pin_memory().to(device, non_blocking=True)
 
 
-def _read_rows(x: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+def _read_rows(x: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
     """``x[rows]``, read in the order of the file: a disk then moves one way within a batch."""
     order = np.argsort(rows)
     found = np.empty((len(rows), x.shape[1]), x.dtype)
