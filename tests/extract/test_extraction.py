@@ -499,7 +499,7 @@ def lose(monkeypatch):
     """
 
     def use(after):
-        make, left = extraction._make_embedders, threading.Semaphore(0)
+        make, left = extraction.make_embedders, threading.Semaphore(0)
         embedded = []
 
         def lane(device, embed, blocks):
@@ -523,7 +523,7 @@ def lose(monkeypatch):
             embedders, compiled = make(*arguments)
             return [lane(*made, after.get(n)) for n, made in enumerate(embedders)], compiled
 
-        monkeypatch.setattr(extraction, "_make_embedders", made)
+        monkeypatch.setattr(extraction, "make_embedders", made)
         return embedded
 
     return use

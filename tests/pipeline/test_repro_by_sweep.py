@@ -24,7 +24,8 @@ def recipe(target: str) -> list[list[str]]:
 
 def test_dvc_takes_the_runs_of_the_sweep_from_the_store(tmp_path: Path) -> None:
     project = make_project(tmp_path)
-    first, sweep, last = recipe("repro")
+    check, first, sweep, last = recipe("repro")
+    assert check == ["hcl", "settings"]
     assert (first[0], sweep[:2], last) == ("dvc", ["hcl", "sweep"], ["dvc", "repro"])
     ran = set(re.findall(r"Running stage '(\w+)", dvc(project, *first[1:])))
     assert ran == {"settings", "fetch", "extract", "split"}
