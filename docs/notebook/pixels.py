@@ -6,8 +6,8 @@ python docs/notebook/pixels.py stream data/embeddings/mnist-28.h5 --memory funct
 
 ``pair`` learns to tell 2 from 3 with 500 training samples of each, ``ten`` all ten classes with 250
 of each. Both print accuracy on other training samples, and bits per dimension of the last batch.
-``stream`` learns 0 and 1, then 2 and 3, with 500 samples of each, and prints the final accuracy on
-both tasks' validation parts.
+``stream`` learns 0 and 1, then 2 and 3, and so on, with 500 samples of each, and prints the final
+accuracy on the tasks' validation parts.
 """
 
 from __future__ import annotations
@@ -62,26 +62,31 @@ def samples(found: Embeddings, trial: Trial, part: slice) -> tuple[Tensor, Tenso
 
 
 def learn_stream(options: argparse.Namespace, flow: FlowSettings) -> None:
-    """Two tasks one after the other, told, scored on their validation parts."""
+    """Some tasks one after the other, told, scored on their validation parts."""
     found = {"mnist": read(options.file)}
     settings = StreamSettings(
-        tuple(TaskSettings("mnist", pair) for pair in ((0, 1), (2, 3))),
+        tuple(TaskSettings("mnist", (2 * i, 2 * i + 1)) for i in range(options.tasks)),
         epochs=options.epochs,
         samples_per_class=500,
     )
-    benchmark = on_validation(make_benchmark("two", settings, found, "two"), TuneSettings())
-    memory = AllData() if options.memory == "all" else FunctionalSettings(alpha=1.0)
+    benchmark = on_validation(make_benchmark("trial", settings, found, "trial"), TuneSettings())
+    functional = FunctionalSettings(alpha=options.alpha, draws=options.draws)
+    memory = AllData() if options.memory == "all" else functional
     training = TrainingSettings(
         learning_rate=options.rate, weight_decay=5e-5, mean_scale=options.mean_scale
     )
     job = Job(benchmark, found, "trial", FlowMethod(memory=memory), flow, training, seed=0)
     with one_thread():
         run, _ = train_seed(job)
-    first, second = 100 * score(run, benchmark).accuracy[:, -1]
+    scores = score(run, benchmark)
+    right = " ".join(f"{100 * accuracy:.1f}" for accuracy in scores.accuracy[:, -1])
     assert run.loss is not None
-    of_second = run.loss[len(run.loss) // 2 :]
-    bits = of_second.max() / math.prod(found["mnist"].pixels or ()) / math.log(2)
-    print(f"{first:.1f} and {second:.1f} % right, at most {bits:.1f} bits a dimension then")
+    later = run.loss[len(run.loss) // options.tasks :]
+    bits = later.max() / math.prod(found["mnist"].pixels or ()) / math.log(2)
+    print(
+        f"{right} % right, overall {100 * scores.overall_accuracy:.1f}; after the first task at "
+        f"most {bits:.1f} bits a dimension"
+    )
 
 
 def main() -> None:
@@ -97,6 +102,9 @@ def main() -> None:
     parser.add_argument("--bound", type=float, default=3.0)
     parser.add_argument("--memory", choices=("all", "functional"), default="functional")
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--tasks", type=int, default=2)
+    parser.add_argument("--alpha", type=float, default=1.0)
+    parser.add_argument("--draws", choices=("prior", "measured"), default="prior")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)

@@ -25,6 +25,7 @@ from hcl.learn.plus.settings import PlusMethod
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
 from hcl.records.runs import read_run, write_run
+from hcl.records.tasks import Benchmark
 from hcl.train.jobs import train_into
 from hcl.train.loop import DRAWN, Job, build_learner, train_seed
 from hcl.train.store import Entry
@@ -51,10 +52,11 @@ METHODS = {
 }
 CLOSED = ("ncm", "slda", "ranpac", "hcl-plus")
 EMBEDDINGS, TASKS = pixel_benchmark(epochs=8)
+ONCE = pixel_benchmark()[1]
 
 
-def job(name: str, seed: int = 0, flow: FlowSettings = FLOW) -> Job:
-    return Job(TASKS, EMBEDDINGS, name, METHODS[name], flow, TRAINING, seed)
+def job(name: str, seed: int = 0, flow: FlowSettings = FLOW, tasks: Benchmark = TASKS) -> Job:
+    return Job(tasks, EMBEDDINGS, name, METHODS[name], flow, TRAINING, seed)
 
 
 def stream(images: bool = True) -> Stream:
@@ -83,19 +85,19 @@ def test_every_method_learns_from_pixels(name):
 @pytest.mark.parametrize("name", ["hcl-fr", "er", "curl"])
 def test_the_same_seed_gives_the_same_bytes(name, tmp_path):
     for folder in ("one", "two"):
-        train_into(job(name), tmp_path / folder)
+        train_into(job(name, tasks=ONCE), tmp_path / folder)
     one, two = (Entry(tmp_path / folder).run for folder in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
     assert read_run(one).samples.shape[-3:] == SHAPE
-    other, _ = train_seed(job(name, seed=1))
+    other, _ = train_seed(job(name, seed=1, tasks=ONCE))
     write_run(tmp_path / "other", other)
     assert (tmp_path / "other").read_bytes() != one.read_bytes()
 
 
 def test_drawing_pictures_moves_no_other_random_numbers(monkeypatch):
-    with_them, _ = train_seed(job("hcl-gr"))
+    with_them, _ = train_seed(job("hcl-gr", tasks=ONCE))
     monkeypatch.setattr("hcl.train.loop.DRAWN", 1)
-    with_fewer, _ = train_seed(job("hcl-gr"))
+    with_fewer, _ = train_seed(job("hcl-gr", tasks=ONCE))
     assert with_fewer.samples.shape[3] == 1
     np.testing.assert_array_equal(with_them.loss, with_fewer.loss)
 
@@ -104,7 +106,7 @@ def test_bytes_stay_bytes_in_batches_and_in_the_buffer():
     batch = next(iter(stream().batches(0)))
     assert batch.x.dtype == torch.uint8
     assert batch.x.shape[1:] == SHAPE
-    _, learner = train_seed(job("er"))
+    _, learner = train_seed(job("er", tasks=ONCE))
     assert [x.dtype for x in learner.memory.reservoirs.x] == [torch.uint8] * 2
     assert learner.memory.draw().x.dtype == torch.uint8
 
