@@ -9,11 +9,12 @@ PYTEST := OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 
 .PHONY: repro check test test-ray gpu-test lint constraints
 
-# Every run of the grid is trained side by side, then DVC takes the runs from where they are kept.
+# Every run of the grid is trained side by side, then DVC is told of them and does the rest.
 repro: $(INSTALLED)
 	$(RUN) hcl settings
 	$(RUN) dvc repro settings split
-	$(RUN) hcl sweep --settings data/settings
+	$(RUN) hcl sweep --settings data/settings --deliver
+	$(RUN) dvc commit --quiet --force train
 	$(RUN) dvc repro
 	@echo; cat report/headline.txt; echo "Report: $(CURDIR)/report/index.html"
 

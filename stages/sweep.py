@@ -45,6 +45,12 @@ if TYPE_CHECKING:
     help="Folder of `hcl train`'s outputs: a run that is there already is not trained again.",
 )
 @click.option(
+    "--deliver",
+    is_flag=True,
+    help="Write the runs to --runs as well, as `hcl train` would: `dvc commit --force train` then "
+    "tells DVC of them.",
+)
+@click.option(
     "--store",
     "kept",
     type=options.PATH,
@@ -76,6 +82,7 @@ def command(
     tasks: Path,
     embeddings: Path,
     runs: Path,
+    deliver: bool,
     kept: Path,
     jobs: int | None,
     per_gpu: int,
@@ -110,6 +117,23 @@ def command(
         click.echo(f"Failed: {order}: {failure.why}", err=True)
     if outcome.failures:
         raise click.exceptions.Exit(1)
+    if deliver:
+        _deliver(orders, kept, runs)
+
+
+def _deliver(orders: list[Order], kept: Path, runs: Path) -> None:
+    """Each method's runs on each benchmark in a folder of their own, as ``hcl train`` has them."""
+    from hcl.files import check_folder_to_write
+    from hcl.train.jobs import RUN_FILES, deliver
+    from hcl.train.store import Entry
+
+    folders: dict[Path, dict[int, Entry]] = {}
+    for order in orders:
+        out = runs / order.job.benchmark.name / order.job.name
+        folders.setdefault(out, {})[order.job.seed] = Entry(kept / order.job.fingerprint())
+    for out, entries in folders.items():
+        check_folder_to_write(out, "--runs", RUN_FILES)
+        deliver(entries, out)
 
 
 def _asked(params: Path, settings: Path | None) -> Iterator[RunAsked]:

@@ -55,11 +55,16 @@ def train(
     jobs = [Job(benchmark, embeddings, name, method, flow, training, seed) for seed in seeds]
     found = sum(store.Entry(kept / job.fingerprint()).is_finished for job in jobs)
     entries = run_jobs(jobs, kept)
+    deliver({job.seed: entry for job, entry in zip(jobs, entries, strict=True)}, out)
+    return found
+
+
+def deliver(entries: Mapping[int, store.Entry], out: Path) -> None:
+    """Put copies of finished runs, by their seeds, into the folder ``out``."""
     with replacing(out) as partial:
         partial.mkdir(parents=True)
-        for job, entry in zip(jobs, entries, strict=True):
-            entry.deliver(partial, f"seed-{job.seed}")
-    return found
+        for seed, entry in entries.items():
+            entry.deliver(partial, f"seed-{seed}")
 
 
 def run_jobs(
