@@ -4,12 +4,16 @@ PYTHON ?= python3
 BIN := $(CURDIR)/.venv/bin
 INSTALLED := .venv/installed
 RUN := PATH="$(BIN):$$PATH"
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --config-settings editable_mode=compat
 PYTEST := OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 
-.PHONY: repro check test gpu-test lint constraints
+.PHONY: repro check test test-ray gpu-test lint constraints
 
+# Every run of the grid is trained side by side, then DVC takes the runs from where they are kept.
 repro: $(INSTALLED)
 	$(RUN) hcl settings
+	$(RUN) dvc repro settings split
+	$(RUN) hcl sweep --settings data/settings
 	$(RUN) dvc repro
 	@echo; cat report/headline.txt; echo "Report: $(CURDIR)/report/index.html"
 
@@ -23,6 +27,10 @@ test: $(INSTALLED) lint
 gpu-test: $(INSTALLED)
 	@$(RUN) python -m benchmarks.gpu_check
 
+# On a Ray cluster of three nodes on this machine, one test after the other.
+test-ray: $(INSTALLED).ray
+	$(RUN) OMP_NUM_THREADS=1 pytest -m ray
+
 lint: $(INSTALLED)
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
@@ -34,9 +42,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 …")'
 	$(PYTHON) -m venv .venv
 	@echo "Installing into .venv: about 6 GB, some minutes …"
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --config-settings editable_mode=compat --editable '.[dev,backbones]'
+	$(INSTALL) --editable '.[dev,backbones]'
+	@touch $@
+
+$(INSTALLED).ray: $(INSTALLED)
+	$(INSTALL) --editable '.[dev,backbones,ray]'
 	@touch $@
 
 # After a change of dependencies: install without pins in a new .venv, run the tests, then this.
-constraints: $(INSTALLED)
+constraints: $(INSTALLED).ray
 	$(BIN)/pip freeze --exclude-editable > constraints.txt

@@ -27,14 +27,9 @@ import numpy as np
 import torch
 
 from hcl.extract.backbones import load_backbone
-from hcl.extract.extraction import (
-    _embed_all,
-    _freed_memory_kept,
-    _make_embedders,
-    _Partial,
-    extract,
-    find_lanes,
-)
+from hcl.extract.extraction import embed_all, extract, find_lanes
+from hcl.extract.forward import freed_memory_kept, make_embedders
+from hcl.extract.partial import Partial
 from hcl.extract.settings import ExtractSettings
 from hcl.records import embeddings
 from hcl.records.raw import Block, Content, Raw, write_raw
@@ -105,11 +100,11 @@ def speed(backbone_name: str, count: int, block: int, rounds: int, folder: Path)
     rates: dict[str, list[tuple[float, ...]]] = {"timm eager, batch 100": []}
     preparation = {"timm eager, batch 100": 0.0}
     ours = {}
-    with _freed_memory_kept():
+    with freed_memory_kept():
         for label, compiled in (("hcl eager", False), ("hcl compiled", True)):
             settings = ExtractSettings(backbone=backbone_name, compile=compiled)
             start = time.perf_counter()
-            ours[label], done = _make_embedders(backbone, lanes, settings, block, count)
+            ours[label], done = make_embedders(backbone, lanes, settings, block, count)
             preparation[label] = time.perf_counter() - start
             if done != compiled:
                 print("There is no C++ compiler here: eager only.")
@@ -124,9 +119,9 @@ def speed(backbone_name: str, count: int, block: int, rounds: int, folder: Path)
             rates["timm eager, batch 100"].append(tuple(map(float, answer)))
             for label, embedders in ours.items():
                 target = folder / f"{label}-{number}"
-                with _Partial(target, count, backbone.size, block) as partial:
+                with Partial(target, count, backbone.size, block) as partial:
                     clock = Clock()
-                    _embed_all(raw, backbone.transform, embedders, ExtractSettings(), partial)
+                    embed_all(raw, backbone.transform, embedders, ExtractSettings(), partial)
                     rates[label].append(clock.rates(count))
                     rows[label] = np.array(partial.rows()[:BATCH])
     child.stdin.close()

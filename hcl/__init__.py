@@ -13,11 +13,13 @@ The map: each room, and each module that stands by itself.
 ``model``                       flow, latent Gaussians, losses: Eq. 1 to 3
 ``learn``                       methods, memories, detection: Sections 4.2, 4.3
 ``train``                       the loop that shows a stream to a learner
+``sweep``                       all runs of the grid, on every core or a cluster
 ``tune``                        settings compared on the validation part
 ``evaluate``                    runs to the paper's metrics
 ``report``                      tables, figures, the page
 ``studies``                     Figures 2 and S1
 ``estimator``                   scikit-learn's way to HCL and HCL+
+``cluster``                     a Ray cluster, where one is named
 ``records``                     the files between the stages; no torch
 ``errors``, ``files``,          the ground, on which all others stand
 ``progress``, ``settings``

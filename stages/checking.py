@@ -23,7 +23,7 @@ SECTIONS = {
 def check_all(parameters: Resolved) -> None:
     """An error for the first thing in the file that some stage would refuse later."""
     parameters.check()
-    for name in parameters.declared("datasets"):
+    for name in parameters.grid().datasets if parameters.values.get("grid") else ():
         parameters.build(DatasetSettings, f"datasets.{name}")
     for key, settings in SECTIONS.items():
         if key in parameters.values:

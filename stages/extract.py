@@ -18,7 +18,23 @@ from stages import options
     "--dataset",
     help="Its name under `datasets` in the parameters; with `pixels` there, no backbone is used.",
 )
-def command(params: Path, raw: Path, out: Path, dataset: str | None) -> None:
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    envvar="HCL_RAY",
+    show_envvar=True,
+    help="Ray cluster whose machines do the work: host:port, or auto. The file is the same.",
+)
+@click.option(
+    "--shared",
+    is_flag=True,
+    envvar="HCL_RAY_SHARED",
+    show_envvar=True,
+    help="The cluster's machines see the raw file at the same path: send them no images.",
+)
+def command(
+    params: Path, raw: Path, out: Path, dataset: str | None, ray: str | None, shared: bool
+) -> None:
     """Embed the images of a raw file with a pretrained backbone.
 
     Reads the section `extract` of the parameters. Stopped at any moment, it continues from the last
@@ -29,6 +45,8 @@ def command(params: Path, raw: Path, out: Path, dataset: str | None) -> None:
     from hcl.files import check_file_to_write
 
     check_file_to_write(out, "--out")
+    if shared and not ray:
+        raise click.UsageError("--shared is about the machines of a cluster: name it with --ray.")
     values = load_yaml(params)
     shape = None
     if dataset is not None:
@@ -42,5 +60,5 @@ def command(params: Path, raw: Path, out: Path, dataset: str | None) -> None:
     settings = build(ExtractSettings, section(values, "extract", params), params, "extract")
     from hcl.extract.extraction import extract  # takes seconds: nothing is left to refuse
 
-    count, size = extract(raw, out, settings)
+    count, size = extract(raw, out, settings, ray=ray, shared=shared)
     click.echo(f"{out}: {count} embeddings of {size} numbers")

@@ -20,13 +20,15 @@ GROUND = ("errors", "files", "progress", "settings", "__version__")
 MAY_IMPORT = {
     "hcl": (),  # the package itself, which imports what it offers when it is asked
     "ground": (),
+    "cluster": (),
     "records": (),
     "split": ("records",),
     "fetch": ("records",),
-    "extract": ("records",),
+    "extract": ("cluster", "records"),
     "model": (),
     "learn": ("records", "model"),
     "train": ("records", "model", "learn"),
+    "sweep": ("cluster", "records", "model", "learn", "train"),
     "evaluate": ("records", "model"),
     "tune": ("records", "model", "learn", "train", "evaluate"),
     "estimator": ("records", "model", "learn", "train"),
@@ -35,7 +37,7 @@ MAY_IMPORT = {
 }  # and each its own modules and the ground
 NEVER = ("click", "dvc", "stages", "tests")
 TORCH = ("torch", "torchvision", "timm", "safetensors.torch")
-TORCH_FREE = ("hcl", "ground", "records", "split", "fetch", "evaluate", "report")
+TORCH_FREE = ("hcl", "ground", "cluster", "records", "split", "fetch", "evaluate", "report")
 # The one view of a trained model: the rest of its room scores files.
 PROJECTION = Path("hcl/evaluate/projection.py")
 

@@ -33,7 +33,7 @@ def extract_tar(archive: str | Path, members: Mapping[str, int], folder: str | P
         limited = _Limited(stream, archive, sum(members.values()) + _ALLOWANCE)
         with tarfile.open(fileobj=limited, mode="r|") as tar:
             for entry in tar:
-                _check_entry(entry, archive)
+                check_entry(entry, archive)
                 if entry.name not in members or not entry.isfile():
                     continue
                 size = left.pop(entry.name, None)
@@ -65,13 +65,16 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
                 yield file
 
 
-def _check_entry(entry: tarfile.TarInfo, archive: Path) -> None:
-    name = PurePosixPath(entry.name)
+def check_entry(entry: tarfile.TarInfo, archive: Path) -> None:
+    """An error over an entry that leads elsewhere, or claims bytes that it does not hold."""
+    name = entry.name  # no path: pathlib keeps the names that it has seen
     # Backslashes and drive letters mean something on other systems only; nobody needs them here
-    if name.is_absolute() or ".." in name.parts or "\\" in entry.name or ":" in entry.name:
-        raise HCLError(f"{archive}: refused: it holds the unsafe path {entry.name!r}.")
+    if name.startswith("/") or ".." in name.split("/") or "\\" in name or ":" in name:
+        raise HCLError(f"{archive}: refused: it holds the unsafe path {name!r}.")
     if not (entry.isfile() or entry.isdir()):
-        raise HCLError(f"{archive}: refused: {entry.name!r} in it is a link or a device.")
+        raise HCLError(f"{archive}: refused: {name!r} in it is a link or a device.")
+    if entry.issparse():
+        raise HCLError(f"{archive}: refused: {name!r} in it is sparse, as a bomb would be.")
 
 
 def _copy(source: IO[bytes], target: Path) -> None:

@@ -8,14 +8,30 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from hcl.errors import HCLError
-from hcl.fetch import readers
+from hcl.fetch import images, readers
 from hcl.fetch.archives import extract_tar
 from hcl.fetch.download import RemoteFile, download
 from hcl.records.raw import Content, check_pixels, write_raw
 
 Source = Literal[
-    "digits", "cifar10", "cifar100", "mnist", "fashion-mnist", "svhn", "folder", "embeddings"
+    "digits",
+    "cifar10",
+    "cifar100",
+    "mnist",
+    "fashion-mnist",
+    "svhn",
+    "folder",
+    "webdataset",
+    "parquet",
+    "embeddings",
 ]
+# What the path of a user's own data names
+OWN = {
+    "folder": "the folder",
+    "webdataset": "the folder of tar shards",
+    "parquet": "the folder of Parquet files",
+    "embeddings": "the .npz or .h5 file",
+}
 DOWNLOADS = Path("data/downloads")
 
 
@@ -25,21 +41,25 @@ class DatasetSettings:
 
     Attributes:
         source: which data set, or which kind of the user's own.
-        path: the user's image folder or embedding file; for an official set the folder that
-            holds its files already, in place of a download.
+        path: the user's folder of images, tar shards or Parquet files, or embedding file; for an
+            official set the folder that holds its files already, in place of a download.
         partial: accept an official set of which only a part is there.
         pixels: [C, H, W], where the pixels themselves are learned, resized to this; ``None`` for
             the backbone's embeddings.
+        image_column: of Parquet files; without it, "image".
+        label_column: of Parquet files; without it, "label".
     """
 
     source: Source
     path: str | None = None
     partial: bool = False
     pixels: tuple[int, ...] | None = None
+    image_column: str | None = None
+    label_column: str | None = None
 
     def __post_init__(self) -> None:
-        if self.source in ("folder", "embeddings") and not self.path:
-            what = "the folder" if self.source == "folder" else "the .npz or .h5 file"
+        if self.source in OWN and not self.path:
+            what = OWN[self.source]
             raise ValueError(f"path: missing; the source {self.source!r} needs {what} to read.")
         if self.source == "digits" and self.path is not None:
             raise ValueError("path: the source 'digits' is inside scikit-learn and takes none.")
@@ -49,6 +69,9 @@ class DatasetSettings:
             if self.source == "embeddings":
                 raise ValueError("pixels: the source 'embeddings' has no images; leave it out.")
             check_pixels(self.pixels)
+        for key in ("image_column", "label_column"):
+            if getattr(self, key) is not None and self.source != "parquet":
+                raise ValueError(f"{key}: only for the source 'parquet'; leave it out.")
 
 
 class _Reader(Protocol):
@@ -216,7 +239,13 @@ def fetch(
     if settings.source == "digits":
         content, source = readers.read_digits(), "scikit-learn's digits"
     elif settings.source == "folder":
-        content, source = readers.read_folder(_own(name, settings)), "a folder of images"
+        content, source = images.read_folder(_own(name, settings)), "a folder of images"
+    elif settings.source == "webdataset":
+        content, source = images.read_webdataset(_own(name, settings)), "tar shards of images"
+    elif settings.source == "parquet":
+        columns = settings.image_column or "image", settings.label_column or "label"
+        content = images.read_parquet(_own(name, settings), *columns)
+        source = "Parquet files of images"
     elif settings.source == "embeddings":
         content, source = readers.read_embeddings(_own(name, settings)), "ready embeddings"
     else:
@@ -233,10 +262,10 @@ def _path(settings: DatasetSettings) -> Path:
 
 
 def _own(name: str, settings: DatasetSettings) -> Path:
-    """The user's image folder or embedding file."""
+    """The user's folder of images, or embedding file."""
     path = _path(settings)
     if not path.exists():
-        what = "folder" if settings.source == "folder" else "file"
+        what = "file" if settings.source == "embeddings" else "folder"
         raise HCLError(
             f"{path}: no such {what}. Mend datasets.{name}.path; one that is not absolute begins "
             f"in the folder where hcl runs, {Path.cwd()}."

@@ -1,4 +1,4 @@
-"""Readers: from a data set's own files to ``Content``, checked on the way.
+"""Readers: from the files of official sets and of embeddings to ``Content``, checked on the way.
 
 A reader looks at the outline at once (files, sizes, shapes, counts) and reads the samples block by
 block when they are written. The official sets have known numbers of samples; ``partial`` lets fewer
@@ -8,10 +8,8 @@ through. A mistake in the files is an ``HCLError`` that names the file.
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -22,7 +20,7 @@ from numpy.typing import NDArray
 
 from hcl.errors import HCLError
 from hcl.fetch.archives import opened
-from hcl.records.raw import TEST, TRAIN, Block, Content, decode_image
+from hcl.records.raw import TEST, TRAIN, Block, Content
 
 DIGIT_NAMES = tuple("0123456789")
 CIFAR10_NAMES = tuple(
@@ -61,14 +59,12 @@ IDX_FILES = (
     ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 )
 SVHN_FILES = "train_32x32.mat", "test_32x32.mat"
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 Counts = tuple[int, int]  # samples in train, in test
-_ImageFile = tuple[Path, int, int]  # with its class and its split
 
 _DIGITS_TEST_OF_EACH_CLASS = 50
 ROWS_AT_ONCE = 5_000  # samples of an official set in one block
-BYTES_AT_ONCE = 1 << 25  # of files or embeddings in one block
+BYTES_AT_ONCE = 1 << 25  # of embeddings in one block
 
 
 def read_digits() -> Content:
@@ -145,30 +141,6 @@ def read_svhn(folder: Path, *, counts: Counts = (73_257, 26_032), partial: bool)
                 yield _block(images[..., rows].transpose(3, 0, 1, 2), y[rows], split)
 
     return Content("images", DIGIT_NAMES, sum(found), (32, 32, 3), blocks())
-
-
-def read_folder(folder: Path) -> Content:
-    """A user's images: ``train/<class>/*`` and ``test/<class>/*``, kept as the files they are.
-
-    Each file is decoded once here, so that a broken one is found before hours of extraction.
-    """
-    listing = {part: _list_images(folder / part) for part in ("train", "test")}
-    classes = sorted(listing["train"])
-    for here, there in (("train", "test"), ("test", "train")):
-        missing = sorted(set(listing[here]) - set(listing[there]))
-        if missing:
-            raise HCLError(
-                f"{folder}: {there}/ lacks classes that {here}/ has: {', '.join(missing)}. "
-                "Both need the same folders."
-            )
-    files = [
-        (path, label, split)
-        for part, split in (("train", TRAIN), ("test", TEST))
-        for label, name in enumerate(classes)
-        for path in listing[part][name]
-    ]
-    total = sum(path.stat().st_size for path, _, _ in files)
-    return Content("encoded", tuple(classes), len(files), (total,), _file_blocks(files))
 
 
 def read_embeddings(path: Path) -> Content:
@@ -336,59 +308,6 @@ def _idx_header(file: IO[bytes], path: Path, dimensions: int) -> tuple[int, ...]
     if header[:4] != bytes((0, 0, 8, dimensions)):
         raise HCLError(f"{path}: not an idx file of bytes with {dimensions} dimensions.")
     return struct.unpack(f">{dimensions}I", header[4:])
-
-
-def _list_images(folder: Path) -> dict[str, list[Path]]:
-    """The image files of each class folder, both in the order of their names."""
-    if not folder.is_dir():
-        raise HCLError(f"{folder}: no such folder; expected train/<class>/* and test/<class>/*.")
-    listing = {}
-    for child in sorted(folder.iterdir()):
-        if child.is_file() and child.suffix.lower() in IMAGE_SUFFIXES:
-            raise HCLError(f"{child}: an image outside of a class folder; move it into one.")
-        if child.is_dir() and not child.name.startswith("."):
-            paths = [path for path in sorted(child.iterdir()) if not path.name.startswith(".")]
-            for path in paths:
-                if path.is_dir() or path.suffix.lower() not in IMAGE_SUFFIXES:
-                    raise HCLError(
-                        f"{path}: not an image by its name; a class folder holds "
-                        f"{', '.join(IMAGE_SUFFIXES)} files only (hidden ones are passed over)."
-                    )
-            if not paths:
-                raise HCLError(f"{child}: a class without images.")
-            listing[child.name] = paths
-    if not listing:
-        raise HCLError(f"{folder}: no class folders in it; expected {folder.name}/<class>/*.")
-    return listing
-
-
-def _file_blocks(files: list[_ImageFile]) -> Iterator[Block]:
-    def load(path: Path) -> bytes:
-        try:
-            data = path.read_bytes()
-            decode_image(data)
-        except (OSError, ValueError) as error:
-            raise HCLError(f"{path}: not a readable image ({error}).") from error
-        return data
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside of Python's lock
-        for group in _groups(files):
-            data = list(pool.map(load, [path for path, _, _ in group]))
-            y = np.array([label for _, label, _ in group], np.int64)
-            yield Block(data, y, np.array([split for _, _, split in group], np.uint8))
-
-
-def _groups(files: list[_ImageFile]) -> Iterator[list[_ImageFile]]:
-    """Consecutive files, together about ``BYTES_AT_ONCE`` long."""
-    group, total = [], 0
-    for file in files:
-        group.append(file)
-        total += file[0].stat().st_size
-        if total >= BYTES_AT_ONCE:
-            yield group
-            group, total = [], 0
-    if group:
-        yield group
 
 
 def _check_counts(folder: Path, found: list[int], expected: Counts, partial: bool) -> None:

@@ -220,7 +220,11 @@ class ResidualNetwork(nn.Sequential):
             nn.ReLU(),
             LastConvolution(channels, outputs),
         )
-        self.weights = list(self.parameters())  # to look for them at every step takes longer
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """All of them, in the order in which ``run`` takes them; not kept: a move replaces some."""
+        return list(self.parameters())
 
     def run(self, x: Tensor, weights: Sequence[Tensor], keep: bool) -> tuple[Tensor, list[Tensor]]:
         """The output; with ``keep``, also what ``gradient`` needs."""
@@ -317,7 +321,11 @@ class HighwayNetwork(nn.Sequential):
             *(Highway(channels, generator) for _ in range(layers)),
             LastConvolution(channels, outputs),
         )
-        self.weights = list(self.parameters())  # to look for them at every step takes longer
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """All of them, in the order in which ``run`` takes them; not kept: a move replaces some."""
+        return list(self.parameters())
 
     def run(self, x: Tensor, weights: Sequence[Tensor], keep: bool) -> tuple[Tensor, list[Tensor]]:
         """The output; with ``keep``, also what ``gradient`` needs."""

@@ -99,11 +99,20 @@ def _fill(file: h5py.File, content: Content, done: Callable[[int], object]) -> s
     data = file.create_dataset(name, shape, dtype)
     digest = _Digest()
     digest.begin(name, data.dtype, shape)
-    y, split, offsets = [], [], [0]
-    row = 0  # of ``data``
+    arrays: dict[str, NDArray[Any]] = {
+        "y": np.empty(content.count, np.int64),
+        "split": np.empty(content.count, np.uint8),
+    }
+    if encoded:
+        arrays["offsets"] = np.zeros(content.count + 1, np.int64)
+    sample, row = 0, 0  # of ``arrays``, of ``data``
     for block in content.blocks:
+        samples = slice(sample, sample + len(block.y))
+        if samples.stop > content.count:
+            raise HCLError(_CHANGED)
         if isinstance(block.data, list):
-            offsets.extend(offsets[-1] + np.cumsum([len(b) for b in block.data]))
+            ends = row + np.cumsum([len(b) for b in block.data])
+            arrays["offsets"][samples.start + 1 : samples.stop + 1] = ends
             values = np.frombuffer(b"".join(block.data), np.uint8)
         else:
             values = np.ascontiguousarray(block.data, dtype)
@@ -112,16 +121,10 @@ def _fill(file: h5py.File, content: Content, done: Callable[[int], object]) -> s
         data[row : row + len(values)] = values
         digest.update(values)
         row += len(values)
-        y.append(block.y)
-        split.append(block.split)
+        arrays["y"][samples], arrays["split"][samples] = block.y, block.split
+        sample = samples.stop
         done(len(block.y))
-    arrays: dict[str, NDArray[Any]] = {
-        "y": np.concatenate(y).astype(np.int64),
-        "split": np.concatenate(split).astype(np.uint8),
-    }
-    if encoded:
-        arrays["offsets"] = np.asarray(offsets, np.int64)
-    if row != shape[0] or len(arrays["y"]) != content.count:
+    if row != shape[0] or sample != content.count:
         raise HCLError(_CHANGED)
     for name, values in arrays.items():
         file.create_dataset(name, data=values)
@@ -205,6 +208,12 @@ class Raw:
             return [self._decode(i) for i in range(start, stop)]
         raise TypeError(f"{self.path} holds embeddings, not images")
 
+    def read_samples(self, start: int, stop: int) -> NDArray[Any] | list[bytes]:
+        """Samples start…stop−1 as they lie in the file: encoded ones as files, not decoded."""
+        if self._offsets is None:
+            return np.array(self._data[start:stop])
+        return [self._file(i) for i in range(start, min(stop, len(self)))]
+
     def verify(self) -> None:
         """Read everything once and compare it with ``content_sha256``; an error if it differs."""
         digest = _Digest()
@@ -216,11 +225,13 @@ class Raw:
         if digest.hexdigest() != self.content_sha256:
             raise self._broken("its content does not have the SHA-256 that it names")
 
-    def _decode(self, i: int) -> NDArray[np.uint8]:
+    def _file(self, i: int) -> bytes:
         assert self._offsets is not None
-        data = self._data[self._offsets[i] : self._offsets[i + 1]].tobytes()
+        return self._data[self._offsets[i] : self._offsets[i + 1]].tobytes()
+
+    def _decode(self, i: int) -> NDArray[np.uint8]:
         try:
-            return decode_image(data)
+            return decode_image(self._file(i))
         except ValueError as error:
             raise self._broken(f"sample {i} is not a readable image: {error}") from error
 

@@ -18,7 +18,7 @@ import yaml
 from sklearn.datasets import load_digits
 
 from hcl.errors import HCLError
-from hcl.extract import extraction
+from hcl.extract import extraction, forward
 from hcl.extract.backbones import load_backbone
 from hcl.extract.extraction import extract, find_lanes
 from hcl.extract.settings import ExtractSettings
@@ -240,16 +240,16 @@ class Stop:
 
     def __init__(self, monkeypatch, after):
         self.seen, self.after = 0, after
-        forward = extraction.Embedder.forward
+        original = forward.Embedder.forward
 
         def counted(module, images):
             if images.any():  # not the black ones on which a backbone is tried out
                 if self.seen == self.after:
                     raise Stopped
                 self.seen += 1
-            return forward(module, images)
+            return original(module, images)
 
-        monkeypatch.setattr(extraction.Embedder, "forward", counted)
+        monkeypatch.setattr(forward.Embedder, "forward", counted)
 
 
 @pytest.mark.parametrize(("after", "lane_count"), [(1, 1), (4, 1), (5, 1), (2, 2), (4, 2)])
@@ -399,7 +399,7 @@ def test_compiled_once_for_all_lanes_and_recorded(
         return graph.forward
 
     monkeypatch.setattr(
-        extraction,
+        forward,
         "compile_embedder",
         lambda module: torch.compile(module, dynamic=False, backend=backend),
     )
@@ -422,7 +422,7 @@ def test_without_a_compiler_it_is_eager_with_a_note(
 
         return call
 
-    monkeypatch.setattr(extraction, "compile_embedder", no_compiler)
+    monkeypatch.setattr(forward, "compile_embedder", no_compiler)
     with caplog.at_level(logging.WARNING):
         extract(raw, tmp_path / "out.h5", settings(compile=True))
     assert "not compiled, which is slower but works (No working C++ compiler" in caplog.text
@@ -433,8 +433,8 @@ def test_without_a_compiler_it_is_eager_with_a_note(
 def test_compiled_only_where_the_set_is_large_enough(
     raw, tmp_path, settings, monkeypatch, threshold, compiled
 ):
-    monkeypatch.setitem(extraction.COMPILE_FROM, "cpu", threshold)
-    monkeypatch.setattr(extraction, "compile_embedder", lambda module: module)
+    monkeypatch.setitem(forward.COMPILE_FROM, "cpu", threshold)
+    monkeypatch.setattr(forward, "compile_embedder", lambda module: module)
     extract(raw, tmp_path / "out.h5", settings())
     made = json.loads(embeddings.read(tmp_path / "out.h5").attributes["settings"])
     assert made["compiled"] is compiled
@@ -499,7 +499,7 @@ def lose(monkeypatch):
     """
 
     def use(after):
-        make, left = extraction._make_embedders, threading.Semaphore(0)
+        make, left = extraction.make_embedders, threading.Semaphore(0)
         embedded = []
 
         def lane(device, embed, blocks):
@@ -523,7 +523,7 @@ def lose(monkeypatch):
             embedders, compiled = make(*arguments)
             return [lane(*made, after.get(n)) for n, made in enumerate(embedders)], compiled
 
-        monkeypatch.setattr(extraction, "_make_embedders", made)
+        monkeypatch.setattr(extraction, "make_embedders", made)
         return embedded
 
     return use
@@ -562,7 +562,7 @@ def test_a_device_without_room_says_what_to_lower(raw, tmp_path, settings, monke
     def full(module, images):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(extraction.Embedder, "forward", full)
+    monkeypatch.setattr(forward.Embedder, "forward", full)
     with pytest.raises(HCLError, match=r"no room for 8 images at once. Lower extract\.forward"):
         extract(raw, tmp_path / "out.h5", settings())
 

@@ -15,13 +15,11 @@ from hcl.records.raw import Raw, write_raw
 from tests.support.official_layouts import (
     CIFAR10_TRAIN,
     cifar_records,
-    encode,
     idx,
     random_images,
     write_cifar10,
     write_cifar100,
     write_idx,
-    write_image_folder,
     write_svhn,
 )
 
@@ -271,90 +269,6 @@ def test_svhn_files_that_do_not_fit(folder, content, match):
     write_svhn(folder)
     savemat(folder / "test_32x32.mat", content)
     fails(rf"test_32x32\.mat: {match}", readers.read_svhn, folder, partial=True)
-
-
-def test_folder_of_images(tmp_path):
-    write_image_folder(tmp_path, classes=("dog", "cat", "10", "9"))
-    (tmp_path / "train" / "cat" / ".DS_Store").write_text("hidden")
-    (tmp_path / "train" / ".cache").mkdir()
-    (tmp_path / "train" / "notes.txt").write_text("beside the classes")
-    content = readers.read_folder(tmp_path)
-    assert content.kind == "encoded"
-    assert content.classes == ("10", "9", "cat", "dog")
-    assert content.count == 4 * 3 + 4 * 2
-    (block,) = content.blocks
-    np.testing.assert_array_equal(block.split, [0] * 12 + [1] * 8)
-    np.testing.assert_array_equal(block.y, np.repeat([0, 1, 2, 3, 0, 1, 2, 3], [3] * 4 + [2] * 4))
-    expected = [
-        (tmp_path / part / name / file).read_bytes()
-        for part, files in (("train", ("0.png", "1.webp", "2.JPG")), ("test", ("0.png", "1.webp")))
-        for name in content.classes
-        for file in files
-    ]
-    assert block.data == expected
-    assert content.shape == (sum(map(len, expected)),)
-
-
-def test_folder_is_read_in_blocks(tmp_path, monkeypatch):
-    write_image_folder(tmp_path)
-    monkeypatch.setattr(readers, "BYTES_AT_ONCE", 400)
-    blocks = list(readers.read_folder(tmp_path).blocks)
-    assert len(blocks) > 3
-    assert sum(len(block.data) for block in blocks) == 10
-
-
-def folder_fails(folder, match):
-    fails(match, readers.read_folder, folder)
-
-
-def test_folder_without_parts(tmp_path):
-    folder_fails(tmp_path / "nothing", "nothing/train: no such folder; expected train/<class>")
-    write_image_folder(tmp_path)
-    shutil.rmtree(tmp_path / "test")
-    folder_fails(tmp_path, "/test: no such folder")
-    (tmp_path / "test").mkdir()
-    folder_fails(tmp_path, "/test: no class folders")
-
-
-@pytest.mark.parametrize(("here", "there"), [("train", "test"), ("test", "train")])
-def test_folder_with_other_classes_in_test(tmp_path, here, there):
-    write_image_folder(tmp_path)
-    shutil.copytree(tmp_path / here / "cat", tmp_path / here / "owl")
-    folder_fails(tmp_path, f"{there}/ lacks classes that {here}/ has: owl")
-
-
-def test_folder_with_an_empty_class(tmp_path):
-    write_image_folder(tmp_path)
-    for path in (tmp_path / "train" / "cat").iterdir():
-        path.unlink()
-    folder_fails(tmp_path, "train/cat: a class without images")
-
-
-@pytest.mark.parametrize("name", ["label.txt", "image.bmp", "image", "more"])
-def test_folder_with_something_else_among_the_images(tmp_path, name):
-    write_image_folder(tmp_path)
-    path = tmp_path / "test" / "dog" / name
-    if name == "more":
-        path.mkdir()
-    else:
-        path.write_bytes(encode(random_images(1, (4, 4, 3))[0]))
-    folder_fails(tmp_path, f"test/dog/{name}: not an image by its name")
-
-
-def test_folder_with_an_image_outside_of_the_classes(tmp_path):
-    write_image_folder(tmp_path)
-    shutil.copy(tmp_path / "train" / "cat" / "0.png", tmp_path / "train" / "lost.PNG")
-    folder_fails(tmp_path, r"train/lost\.PNG: an image outside of a class folder")
-
-
-@pytest.mark.parametrize("content", [b"", b"no image", "cut"])
-def test_folder_with_a_broken_image(tmp_path, content):
-    write_image_folder(tmp_path)
-    path = tmp_path / "train" / "dog" / "2.JPG"
-    if content == "cut":
-        content = encode(random_images(1, (64, 64, 3))[0], "JPEG")[:-200]
-    path.write_bytes(content)
-    folder_fails(tmp_path, r"train/dog/2\.JPG: not a readable image")
 
 
 def embeddings(n=8, d=5):

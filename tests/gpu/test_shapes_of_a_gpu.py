@@ -11,7 +11,7 @@ import timm
 import torch
 
 from hcl.extract.backbones import Backbone, Transform, Weights
-from hcl.extract.extraction import Embedder
+from hcl.extract.forward import Embedder
 from hcl.learn.contract import Start
 from hcl.model.hybrid import build_model
 from hcl.train.loop import Job, build_learner, train_seed

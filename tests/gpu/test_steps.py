@@ -33,9 +33,9 @@ def looks_cost(monkeypatch):
 
 def started(job: Job) -> tuple[Learner, Iterator[TaskBatch]]:
     """The job's learner, and the batches of its stream."""
-    shape = job.training.image_shape
+    images = job.method.takes_images
     stream = Stream(
-        job.benchmark, job.embeddings, batch_size=32, seed=5, device=job.device, shape=shape
+        job.benchmark, job.embeddings, batch_size=32, seed=5, device=job.device, images=images
     )
     segments = range(len(job.benchmark.stream))
     return build_learner(job, stream), (b for s in segments for b in stream.batches(s))

@@ -438,7 +438,7 @@ def test_the_first_step_of_the_paper_s_glow_goes_downhill() -> None:
     losses = []
     for _ in range(3):
         optimiser.zero_grad()
-        loss = likelihood_loss(model, x, y, 0)
+        loss = likelihood_loss(model.statistics(x, y, 0).log_px)
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
@@ -479,7 +479,8 @@ def train(settings: FlowSettings, draw: Any, shape: tuple[int, ...], steps: int)
     for _ in range(steps):
         x = dequantise(draw(64, generator), generator)
         optimiser.zero_grad()
-        likelihood_loss(model, x, torch.zeros(64, dtype=torch.long), 0).backward()
+        label = torch.zeros(64, dtype=torch.long)
+        likelihood_loss(model.statistics(x, label, 0).log_px).backward()
         optimiser.step()
         schedule.step()
     return model

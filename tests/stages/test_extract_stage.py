@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import yaml
@@ -70,3 +72,19 @@ def test_the_section_must_be_there(run, tmp_path):
     result = CliRunner().invoke(main, [*map(str, command)])
     assert result.exit_code == 1
     assert "there is no 'extract'" in result.output
+
+
+def test_a_cluster_is_an_option_or_a_variable_and_sharing_needs_one(tmp_path, monkeypatch):
+    (tmp_path / "params.yaml").write_text("extract: {}\n")
+    save_raw(tmp_path / "raw.h5", random_images(3))
+    command = ["extract", "--params", tmp_path / "params.yaml", "--raw", tmp_path / "raw.h5"]
+    command = [*map(str, command), "--out", str(tmp_path / "out.h5")]
+    result = CliRunner().invoke(main, [*command, "--shared"])
+    assert result.exit_code == 2
+    assert "name it with --ray" in result.output
+    monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
+    by_option = CliRunner().invoke(main, [*command, "--ray", "auto"])
+    by_variable = CliRunner().invoke(main, command, env={"HCL_RAY": "auto"})
+    assert by_option.output == by_variable.output
+    assert by_option.output.startswith("Error: A cluster needs Ray: pip install")
+    assert by_option.output.count("\n") == 1

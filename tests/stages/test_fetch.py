@@ -44,7 +44,8 @@ def fails(result, *parts):
 
 def test_digits():
     result = fetch("digits")
-    assert (result.exit_code, result.output) == (0, "")
+    said = "data/raw/digits.h5: 1797 samples of 10 classes\n"
+    assert (result.exit_code, result.output) == (0, said)
     raw = Raw("data/raw/digits.h5")
     raw.verify()
     assert raw.dataset == "digits"

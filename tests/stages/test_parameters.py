@@ -199,12 +199,13 @@ def test_another_kind_replaces_a_section_instead_of_being_merged_with_it() -> No
 
 def test_what_a_method_never_reads_is_not_in_its_settings() -> None:
     shown = {}
+    names_and_stream = {"benchmark", "method", "seeds", "stream"}
     for method in ("ncm", "curl", "hcl-plus", "hcl-fr"):
         Path("params.yaml").write_text(PARAMS)
         names = ["--benchmark", "split-digits", "--method", method]
         result = CliRunner().invoke(main, ["settings", *names])
         assert result.exit_code == 0, result.output
-        shown[method] = set(yaml.safe_load(result.output)) - {"benchmark", "method"}
+        shown[method] = set(yaml.safe_load(result.output)) - names_and_stream
     both = {"method_settings", "training"}
     expected = {"ncm": {"method_settings"}, "curl": both, "hcl-plus": both}
     assert shown == {**expected, "hcl-fr": {*both, "flow"}}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from hcl.learn.curl.settings import CurlMethod
 from hcl.learn.flow.detection import DetectionSettings
 from hcl.learn.flow.settings import (
@@ -15,6 +19,7 @@ from hcl.learn.plus.sequential import SequentialSettings
 from hcl.learn.plus.settings import GaussianRule, LearnsAll, LearnsFirst, PlusMethod
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
+from hcl.records.embeddings import Embeddings
 from hcl.train.loop import Job
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
 
@@ -54,12 +59,20 @@ EPOCHS = 2
 BATCHES = 3 * EPOCHS  # of each segment
 
 
+def as_pixels(found: Embeddings) -> Embeddings:
+    """64 features as the bytes of an image."""
+    low, high = found.x.min(), found.x.max()
+    x = np.rint((found.x - low) / (high - low) * 255).astype(np.uint8)
+    return replace(found, x=x, attributes={**found.attributes, "pixels": "[1, 8, 8]"})
+
+
 def job(name: str, epochs: int = EPOCHS) -> Job:
     """A run of a learner, or of HCL-FR with a flow on images of 8 × 8."""
     made = blobs_in_64_dimensions(3, 3 * BATCH, 20)
     embeddings, tasks = benchmark(made, (0, 1, 0, 2), epochs)
     flow = IMAGE_FLOWS.get(name, FlowSettings(couplings=4, hidden_layers=1, hidden=32))
     method = {**TOLD, **DETECTING}.get(name, FLOWS["hcl-fr"])
-    shape = (1, 8, 8) if name in IMAGE_FLOWS else None
-    training = TrainingSettings(BATCH, learning_rate=2e-3, image_shape=shape)
+    if name in IMAGE_FLOWS:
+        embeddings = {dataset: as_pixels(found) for dataset, found in embeddings.items()}
+    training = TrainingSettings(BATCH, learning_rate=2e-3)
     return Job(tasks, embeddings, name, method, flow, training, seed=5)

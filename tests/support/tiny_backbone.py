@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import timm
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor, nn
 
 from hcl.records.raw import Block, Content, write_raw
 
@@ -59,3 +61,40 @@ def save_raw_files(path: Path, images: list[NDArray[np.uint8]]) -> Path:
     content = Content("encoded", CLASSES, len(files), (sum(map(len, files)),), [block])
     write_raw(path, content, dataset="trees", source="made by a test")
     return path
+
+
+class Slow(nn.Module):
+    """A model that gives what another one gives, later: time for something to go wrong."""
+
+    def __init__(self, model: nn.Module, seconds: float) -> None:
+        super().__init__()
+        self.model, self.seconds = model, seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not is_black(x):
+            time.sleep(self.seconds)
+        result: Tensor = self.model(x)
+        return result
+
+
+class Failing(nn.Module):
+    """A model that raises the first ``times`` times, whichever process it is in."""
+
+    def __init__(self, model: nn.Module, folder: Path, times: int) -> None:
+        super().__init__()
+        self.model, self.folder, self.times = model, folder, times
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number in range(self.times if not is_black(x) else 0):
+            try:
+                (self.folder / f"failed-{number}").touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            raise RuntimeError("broken on purpose\nwith a second line")
+        result: Tensor = self.model(x)
+        return result
+
+
+def is_black(x: Tensor) -> bool:
+    """Whether these are the black images on which a backbone is tried out, normalised."""
+    return bool((x.amax((0, 2, 3)) == x.amin((0, 2, 3))).all())

@@ -129,3 +129,31 @@ def test_embeddings_of_different_sizes_are_refused():
             seed=0,
             device=torch.device("cpu"),
         )
+
+
+class Recorded:
+    """Embeddings that remember which rows were read, and in which order."""
+
+    def __init__(self, x):
+        self.x, self.shape, self.dtype, self.read = x, x.shape, x.dtype, []
+
+    def __getitem__(self, rows):
+        self.read.append(rows)
+        return self.x[rows]
+
+
+def test_rows_of_a_batch_are_read_in_the_order_of_the_file():
+    plain = make_stream()
+    x = Recorded(plain._embeddings["blobs"].x)
+    stream = make_stream()
+    stream._embeddings = {"blobs": dataclasses.replace(plain._embeddings["blobs"], x=x)}
+    for batch, expected in zip(stream.batches(0), plain.batches(0), strict=True):
+        assert torch.equal(batch.x, expected.x)
+        assert torch.equal(batch.y, expected.y)
+    assert len(x.read) == 6
+    for rows in x.read:
+        assert (np.diff(rows) > 0).all()
+    generator = torch.Generator().manual_seed(0)
+    drawn = stream.draw([0, 1], 200, generator)  # with replacement: rows come twice
+    again = plain.draw([0, 1], 200, generator.manual_seed(0))
+    assert torch.equal(drawn.x, again.x)

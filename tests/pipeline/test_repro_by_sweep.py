@@ -1,0 +1,41 @@
+"""``make repro``: what comes before ``train``, then the sweep, and DVC finds the runs finished."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.imports import ROOT
+from tests.support.projects import dvc, environment, make_project
+
+pytestmark = pytest.mark.slow
+
+
+def recipe(target: str) -> list[list[str]]:
+    """The commands of a target of the Makefile that run in its environment."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (lines,) = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", text, re.M)
+    return [line.split()[1:] for line in lines.splitlines() if line.startswith("\t$(RUN)")]
+
+
+def test_dvc_takes_the_runs_of_the_sweep_from_the_store(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    check, first, sweep, last = recipe("repro")
+    assert check == ["hcl", "settings"]
+    assert (first[0], sweep[:2], last) == ("dvc", ["hcl", "sweep"], ["dvc", "repro"])
+    ran = set(re.findall(r"Running stage '(\w+)", dvc(project, *first[1:])))
+    assert ran == {"settings", "fetch", "extract", "split"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from stages.cli import main; main()", *sweep[1:]],
+        cwd=project,
+        env=environment(project),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ".hcl/runs: 1 run (1 trained)\n"), done.stderr
+    assert "results/runs/trees/hcl-fr: 1 run, 1 from .hcl/runs" in dvc(project, *last[1:], "train")
