@@ -1,10 +1,10 @@
-"""The tables of docs/results.md and figures of it and the notebook, from the CSVs beside this one.
+"""The tables of docs/results.md and docs/pixels.md, and figures, from the CSVs beside this one.
 
     python docs/results/page.py
     python docs/results/page.py --add report --commit 5fd4a9e
     python docs/results/page.py --join report --commit 5fd4a9e
 
-The first writes the tables into the page and the figures into docs/figures. The others take over
+The first writes the tables into the pages and the figures into docs/figures. The others take over
 the numbers of a report that `hcl report` wrote before that; the commit is that of the code which
 trained them. With --add the runs of a method on a benchmark replace those that were there; with
 --join they stand beside those of other seeds in runs.csv, which must have the same settings, and
@@ -33,7 +33,7 @@ from hcl.report.styles import style_of
 from hcl.report.tables import DASH, mean_std, title_of
 
 HERE = Path(__file__).resolve().parent
-PAGE = HERE.parent / "results.md"
+PAGES = (HERE.parent / "results.md", HERE.parent / "pixels.md")
 FIGURES = HERE.parent / "figures"
 RUNS = "runs.csv"
 USUAL_SEEDS = "3"  # said once, above the tables
@@ -224,7 +224,8 @@ def main() -> None:
         if not (report / "tables.csv").exists():
             parser.error(f"{report}: has no tables.csv; make it with `hcl report`")
         add(report, options.commit, join=options.join is not None)
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in PAGES:
+        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
     by_task("split-cifar10-single-pass", "split-cifar10-single-pass-by-task")
     by_task("split-cifar10", "split-cifar10-by-task")
     metrics("split-cifar100-single-pass", "split-cifar100-single-pass-metrics")
