@@ -10,6 +10,8 @@ from benchmarks import gpu_check
 from tests.support.every_learner import job
 from tests.support.fake_cuda import AnyGenerator
 
+pytestmark = pytest.mark.slow
+
 
 def test_without_a_gpu_it_says_so_in_one_line_and_fails(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -22,9 +22,9 @@ def recipe(target: str) -> list[list[str]]:
     return [line.split()[1:] for line in lines.splitlines() if line.startswith("\t$(RUN)")]
 
 
-def test_dvc_takes_the_runs_of_the_sweep_from_the_store(tmp_path: Path) -> None:
+def test_dvc_is_told_of_the_runs_of_the_sweep(tmp_path: Path) -> None:
     project = make_project(tmp_path)
-    check, first, sweep, last = recipe("repro")
+    check, first, sweep, commit, last = recipe("repro")
     assert check == ["hcl", "settings"]
     assert (first[0], sweep[:2], last) == ("dvc", ["hcl", "sweep"], ["dvc", "repro"])
     ran = set(re.findall(r"Running stage '(\w+)", dvc(project, *first[1:])))
@@ -38,4 +38,9 @@ def test_dvc_takes_the_runs_of_the_sweep_from_the_store(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, ".hcl/runs: 1 run (1 trained)\n"), done.stderr
-    assert "results/runs/trees/hcl-fr: 1 run, 1 from .hcl/runs" in dvc(project, *last[1:], "train")
+    run = project / "results/runs/trees/hcl-fr/seed-0.h5"
+    delivered = run.read_bytes()
+    dvc(project, *commit[1:])
+    assert "didn't change, skipping" in dvc(project, *last[1:], "train")
+    dvc(project, *last[1:], "--force", "--single-item", "train@trees-hcl-fr")
+    assert run.read_bytes() == delivered  # what the stage itself would have written

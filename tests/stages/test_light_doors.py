@@ -11,18 +11,16 @@ import pytest
 from tests.support.imports import ROOT
 from tests.support.projects import environment
 
-PARAMS = """
-datasets: {digits: {source: digits, pth: x}}
-extract: {batchsize: 3}
-moons: {flow: {hiden: 3}}
-toy_losses: {gama: 1}
-"""
 HEAVY = ("torch", "timm", "sklearn", "matplotlib")  # a second or more each
 SLIPS = [
-    ("fetch", ("--dataset", "digits"), "datasets.digits.pth is not a known key"),
-    ("extract", ("--raw", "raw.h5"), "extract.batchsize is not a known key"),
-    ("moons", (), "moons.flow.hiden is not a known key"),
-    ("toy-losses", (), "toy_losses.gama is not a known key"),
+    (
+        *("fetch", ("--dataset", "digits"), "datasets: {digits: {source: digits, pth: x}}"),
+        "datasets.digits.pth is not a known key",
+    ),
+    ("extract", ("--raw", "raw.h5"), "extract: {batchsize: 3}", "extract.batchsize is not a known"),
+    ("moons", (), "moons: {flow: {hiden: 3}}", "moons.flow.hiden is not a known key"),
+    ("toy-losses", (), "toy_losses: {gama: 1}", "toy_losses.gama is not a known key"),
+    ("settings", (), "toy_losses: {gama: 1}", "toy_losses.gama is not a known key"),
 ]
 CHECK = """
 import sys
@@ -37,11 +35,11 @@ finally:
 """
 
 
-@pytest.mark.parametrize(("stage", "options", "message"), SLIPS)
+@pytest.mark.parametrize(("stage", "options", "params", "message"), SLIPS)
 def test_a_slip_is_refused_before_heavy_imports(
-    tmp_path: Path, stage: str, options: tuple[str, ...], message: str
+    tmp_path: Path, stage: str, options: tuple[str, ...], params: str, message: str
 ) -> None:
-    (tmp_path / "params.yaml").write_text(PARAMS)
+    (tmp_path / "params.yaml").write_text(params)
     done = subprocess.run(
         [sys.executable, "-c", CHECK.format(heavy=HEAVY), stage, *options, "--out", "made"],
         cwd=tmp_path,
