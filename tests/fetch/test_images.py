@@ -382,6 +382,7 @@ def test_without_pyarrow_one_line_says_how_to_get_it(tmp_path, monkeypatch):
 # Memory
 
 
+@pytest.mark.slow
 def test_a_walk_holds_neither_the_files_nor_their_names(tmp_path, monkeypatch):
     """Ten times the images: the peak stays, but for the names of the files of one class."""
     monkeypatch.setattr(images, "BYTES_AT_ONCE", 4_000)

@@ -19,7 +19,10 @@ from hcl.train.streams import Stream
 from tests.support.every_learner import BATCHES, DETECTING, EPOCHS, IMAGE_FLOWS, TOLD, job
 from tests.support.fake_cuda import CUDA, FakeGPU, fake_gpu
 
-pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor"),
+]
 
 
 class Step(NamedTuple):

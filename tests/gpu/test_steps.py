@@ -234,8 +234,8 @@ def test_what_a_learner_keeps_stays_where_it_is(name):
 
 
 @pytest.mark.skipif(not torch.backends.cudnn.is_available(), reason="this torch has no cuDNN")
-def test_a_run_convolves_in_full_precision_and_leaves_the_setting_as_it_was():
-    before = torch.backends.cudnn.allow_tf32
+def test_a_run_convolves_in_full_precision_and_leaves_the_setting_as_it_was(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     seen = []
 
     def build(made: Job, stream: Stream) -> Learner:
@@ -244,4 +244,4 @@ def test_a_run_convolves_in_full_precision_and_leaves_the_setting_as_it_was():
 
     train_seed(job("adam"), build=build)
     assert seen == [(False, True)]
-    assert torch.backends.cudnn.allow_tf32 is before is True
+    assert torch.backends.cudnn.allow_tf32 is True

@@ -486,6 +486,7 @@ def train(settings: FlowSettings, draw: Any, shape: tuple[int, ...], steps: int)
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -522,6 +523,7 @@ def test_bits_per_dimension_come_close_to_a_known_entropy(settings: FlowSettings
     assert bits < expected + 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
