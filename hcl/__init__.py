@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
     if name in ("HCLClassifier", "HCLPlusClassifier"):
         return getattr(importlib.import_module("hcl.estimator"), name)
     if name == "load":
-        return importlib.import_module("hcl.use.trained").load
+        return importlib.import_module("hcl.use.loading").load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
