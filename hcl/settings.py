@@ -216,7 +216,11 @@ def section(values: Mapping[str, Any], key: str, where: str | Path) -> Any:
     """What stands under a dotted ``key``; a missing part is named, with what is there instead."""
     node: Any = values
     done: list[str] = []
-    for part in key.split("."):
+    parts = key.split(".")
+    for place, part in enumerate(parts):
+        whole = ".".join(parts[place:])
+        if isinstance(node, Mapping) and whole in node:  # a name may have dots
+            return node[whole]
         if not isinstance(node, Mapping) or part not in node:
             there = ".".join(done) or "the file"
             choices = sorted(map(str, node)) if isinstance(node, Mapping) else []
@@ -372,7 +376,7 @@ def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
                 f"{place.where}: {place.at(name)} is not a known key{_of_kind(kind, value)}"
                 f"{hint}. Allowed: {', '.join(fields)}."
             )
-    hints = _hints(kind)
+    hints, described = typing.get_type_hints(kind), _hints(kind)
     arguments = {}
     for name, field_ in fields.items():
         if name in value:
@@ -381,7 +385,7 @@ def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
             field_.default is dataclasses.MISSING and field_.default_factory is dataclasses.MISSING
         ):
             raise HCLError(
-                f"{place.where}: {place.at(name)} is missing; expected {describe(hints[name])}."
+                f"{place.where}: {place.at(name)} is missing; expected {describe(described[name])}."
             )
     try:
         return kind(**arguments)
@@ -523,6 +527,8 @@ def describe(kind: Any) -> str:
 
 
 def _show(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
     try:
         text = "null" if value is None else repr(value)
     except ValueError:  # Python writes no number of more than 4,300 digits

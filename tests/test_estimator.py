@@ -155,7 +155,7 @@ def test_settings_are_checked_when_fitting():
 
 @pytest.mark.parametrize("learner", [HCLClassifier, HCLPlusClassifier])
 def test_a_batch_has_a_sample(learner):
-    with pytest.raises(ValueError, match="batch_size: is 0; expected 1 or more"):
+    with pytest.raises(ValueError, match="batch_size: is 0; expected a whole number from 1"):
         learner(batch_size=0).fit(np.zeros((10, 3)), np.arange(10) % 2)
 
 
@@ -165,12 +165,12 @@ def test_a_batch_has_a_sample(learner):
         ("learning_rate", -1e-3, "learning_rate: is -0.001; expected a number above 0"),
         ("learning_rate", 0.0, "learning_rate: is 0; expected a number above 0"),
         ("learning_rate", np.nan, "learning_rate: is nan"),
-        ("weight_decay", -1.0, "weight_decay: is -1; expected 0 or more"),
+        ("weight_decay", -1.0, "weight_decay: is -1; expected a number from 0"),
         ("weight_decay", np.nan, "weight_decay: is nan"),
         ("mean_scale", -1.0, "mean_scale: is -1; expected a number above 0"),
         ("alpha", np.nan, "alpha: is nan"),
-        ("bound", 0.0, "bound: must be positive, found 0.0"),
-        ("spread", np.nan, "spread: must be 0 or more, found nan"),
+        ("bound", 0.0, "bound: is 0; expected a number above 0"),
+        ("spread", np.nan, "spread: is nan; expected a number from 0"),
         ("epochs", 0, "epochs: is 0; expected 1 or more"),
         ("minimum", 500, "minimum: is 500; expected from 2 to the window of 100"),
     ],

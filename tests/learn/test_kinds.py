@@ -145,13 +145,14 @@ RATED = [  # every place where a method has rates of its own
 @pytest.mark.parametrize(
     ("rate", "said"),
     [
-        ({"learning_rate": 0}, "learning_rate: is 0; expected a number above 0."),
-        ({"learning_rate": -1}, "learning_rate: is -1; expected a number above 0."),
-        ({"weight_decay": -1}, "weight_decay: is -1; expected 0 or more."),
+        ({"learning_rate": 0}, "is 0; expected a number above 0, up to 10 or null."),
+        ({"learning_rate": -0.05}, "is -0.05; expected a number above 0, up to 10 or null."),
+        ({"learning_rate": 11}, "is 11; expected a number above 0, up to 10 or null."),
+        ({"weight_decay": -1}, "is -1; expected a number from 0 to 1,000 or null."),
     ],
 )
 def test_a_rate_of_0_or_minus_1_is_refused_wherever_a_method_has_one(place, rate, said):
-    values = {**place, **rate}
+    values, said = {**place, **rate}, f"{next(iter(rate))}: {said}"
     if "flow" in place:
         values, said = {**place, "flow": {**place["flow"], **rate}}, f"flow.{said}"
     with pytest.raises(HCLError, match=f"^params.yaml: m.{re.escape(said)}$"):
@@ -181,21 +182,21 @@ def test_no_weight_decay_and_the_benchmark_s_own_are_not_the_same():
         ),
         (
             {"kind": "flow", "memory": {"kind": "functional", "alpha": -1.0}},
-            "m.memory.alpha: is -1; expected 0 or more.",
+            "m.memory.alpha: is -1; expected a number from 0 to 1,000,000,000.",
         ),
         (
             {"kind": "flow", "memory": {"kind": "buffer", "size": 0}},
-            "m.memory.size: is 0; expected 1 or more.",
+            "m.memory.size: is 0; expected a whole number from 1 to 1,000,000,000.",
         ),
         (
             {"kind": "flow", "learning_rate_decay": -1.0},
-            "m.learning_rate_decay: is -1; expected 0 or more.",
+            "m.learning_rate_decay: is -1; expected a number from 0 to 1,000.",
         ),
         ({"kind": "flow", "detection": {"window": 1}}, "m.detection.window: is 1; expected at"),
-        ({"kind": "ranpac", "projections": 0}, "m.projections: is 0; expected 1 or more."),
-        ({"kind": "ranpac", "ridge": 0.0}, "m.ridge: is 0; expected a number above 0."),
-        ({"kind": "slda", "shrinkage": 2.0}, "m.shrinkage: is 2; expected from 0 to 1."),
-        ({"kind": "curl", "latents": 0}, "m.latents: is 0; expected 1 or more."),
+        ({"kind": "ranpac", "projections": 0}, "m.projections: is 0; expected a whole number"),
+        ({"kind": "ranpac", "ridge": 0.0}, "m.ridge: is 0; expected a number above 0, up to"),
+        ({"kind": "slda", "shrinkage": 2.0}, "m.shrinkage: is 2; expected a number from 0 to 1."),
+        ({"kind": "curl", "latents": 0}, "m.latents: is 0; expected a whole number"),
     ],
 )
 def test_impossible_methods_are_named(values, message):

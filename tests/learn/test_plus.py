@@ -291,13 +291,13 @@ def test_the_trace_names_what_the_test_looks_at():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"power": 0}, "m.power: is 0; expected above 0, up to 1"),
-        ({"projections": -1}, "m.projections: is -1; expected 0 or more"),
-        ({"rule": {"kind": "gaussian", "shrinkage": 0}}, "m.rule.shrinkage: is 0; expected above"),
+        ({"power": 0}, "m.power: is 0; expected a number above 0, up to 1"),
+        ({"projections": -1}, "m.projections: is -1; expected a whole number from 0 to"),
+        ({"rule": {"kind": "gaussian", "shrinkage": 0}}, "m.rule.shrinkage: is 0; expected a"),
         ({"rule": {"kind": "ridge", "penalty": 0}}, "m.rule.penalty: is 0; expected a number ab"),
-        ({"flow": {"kind": "all", "replay": 0}}, "m.flow.replay: is 0; expected 1 or more"),
-        ({"flow": {"kind": "all", "alpha": -1}}, "m.flow.alpha: is -1; expected 0 or more"),
-        ({"flow": {"kind": "first", "shrinkage": 2}}, "m.flow.shrinkage: is 2; expected above 0"),
+        ({"flow": {"kind": "all", "replay": 0}}, "m.flow.replay: is 0; expected a whole number"),
+        ({"flow": {"kind": "all", "alpha": -1}}, "m.flow.alpha: is -1; expected a number from 0"),
+        ({"flow": {"kind": "first", "shrinkage": 2}}, "m.flow.shrinkage: is 2; expected a number"),
     ],
 )
 def test_impossible_settings_are_named(values, message):

@@ -154,7 +154,7 @@ def test_a_class_without_samples_is_named() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *({"validation": 0.6}, {"epochs": 0}, {"order": ()}, {"order": (SegmentSettings(1, 0),)}),
+        *({"validation": 0.6}, {"epochs": 0}, {"order": ()}),
         *({"samples_per_class": 0}, {"test_per_class": -1}),
     ],
 )

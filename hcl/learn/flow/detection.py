@@ -32,11 +32,14 @@ uses least of, because it is the most typical.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
+
+from hcl.learn.settings import Batches, Spread
+from hcl.settings import Range, check_limits
 
 Statistic = Literal["log_px", "log_pz", "log_det"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)  # S1, S2, S3
@@ -60,12 +63,13 @@ class DetectionSettings:
     """
 
     statistics: tuple[Statistic, ...] = ("log_px",)
-    window: int = 100
-    threshold: float = 5.0
-    minimum: int = 10
-    trim: int = 0
+    window: Batches = 100
+    threshold: Spread = 5.0
+    minimum: Batches = 10
+    trim: Annotated[int, Range(0, 1_000_000)] = 0
 
     def __post_init__(self) -> None:
+        check_limits(self)
         if not self.statistics or len(set(self.statistics)) != len(self.statistics):
             raise ValueError(
                 f"statistics: is {list(self.statistics)}; name each of {', '.join(STATISTICS)} "
@@ -77,10 +81,6 @@ class DetectionSettings:
             raise ValueError(
                 f"minimum: is {self.minimum}; expected from 2 to the window of {self.window}."
             )
-        if not self.threshold > 0:
-            raise ValueError(f"threshold: is {self.threshold}; expected a number above 0.")
-        if self.trim < 0:
-            raise ValueError(f"trim: is {self.trim}; expected 0 or more.")
 
     def check_batch(self, size: int) -> None:
         """An error where trimming would leave nothing of a batch of ``size`` samples."""

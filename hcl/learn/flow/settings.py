@@ -19,12 +19,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from hcl.learn.flow.detection import DetectionSettings
-from hcl.learn.settings import (
-    TrainingSettings,
-    check_count,
-    check_not_negative,
-    check_rates,
-)
+from hcl.learn.settings import Decay, Rate, Samples, TrainingSettings, Weight
+from hcl.settings import check_limits
 
 Draws = Literal["prior", "measured"]
 
@@ -61,10 +57,10 @@ class BufferSettings:
     """
 
     kind: Literal["buffer"] = "buffer"
-    size: int = 1000
+    size: Samples = 1000
 
     def __post_init__(self) -> None:
-        check_count("size", self.size)
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -96,11 +92,11 @@ class FunctionalSettings:
     """
 
     kind: Literal["functional"] = "functional"
-    alpha: float = 1.0
+    alpha: Weight = 1.0
     draws: Draws = "prior"
 
     def __post_init__(self) -> None:
-        check_not_negative("alpha", self.alpha)
+        check_limits(self)
 
 
 MemorySettings = NoMemory | AllData | BufferSettings | GenerativeSettings | FunctionalSettings
@@ -122,9 +118,9 @@ class FlowMethod:
 
     kind: Literal["flow"] = "flow"
     memory: MemorySettings = field(default_factory=NoMemory)
-    learning_rate: float | None = None
-    learning_rate_decay: float = 0.0
-    weight_decay: float | None = None
+    learning_rate: Rate | None = None
+    learning_rate_decay: Decay = 0.0
+    weight_decay: Decay | None = None
     detection: DetectionSettings | None = None
 
     learner: ClassVar[str] = "hcl.learn.flow.learner"
@@ -134,8 +130,7 @@ class FlowMethod:
     sees_once: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_rates(self.learning_rate, self.weight_decay)
-        check_not_negative("learning_rate_decay", self.learning_rate_decay)
+        check_limits(self)
         if self.detection is not None and isinstance(self.memory, AllData):
             raise ValueError(
                 "memory.kind: is all, which has to be told its tasks; take another memory, or no "

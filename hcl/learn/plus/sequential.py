@@ -29,6 +29,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hcl.learn.settings import Batches, Fraction, Spread
+from hcl.settings import check_limits
+
 
 @dataclass(frozen=True)
 class SequentialSettings:
@@ -44,22 +47,16 @@ class SequentialSettings:
         shrinkage: ε of Σ in T, relative to the mean variance.
     """
 
-    drift: float = 2.0
-    limit: float = 20.0
-    window: int = 50
-    minimum: int = 10
-    gather: int = 4
-    threshold: float = 5.0
-    shrinkage: float = 0.5
+    drift: Spread = 2.0
+    limit: Spread = 20.0
+    window: Batches = 50
+    minimum: Batches = 10
+    gather: Batches = 4
+    threshold: Spread = 5.0
+    shrinkage: Fraction = 0.5
 
     def __post_init__(self) -> None:
-        if self.gather < 1:
-            raise ValueError(f"gather: is {self.gather}; expected 1 or more.")
-        for name in ("drift", "limit", "threshold"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: is {getattr(self, name)}; expected a number above 0.")
-        if not 0 < self.shrinkage <= 1:
-            raise ValueError(f"shrinkage: is {self.shrinkage}; expected above 0, up to 1.")
+        check_limits(self)
         if not 2 <= self.minimum <= self.window:
             raise ValueError(
                 f"minimum: is {self.minimum}; expected from 2 to the window of {self.window}."
