@@ -48,7 +48,7 @@ def command(
     parameters = Parameters(params)
     grid = parameters.build(Grid, "grid")
     for name in (*grid.benchmarks, *grid.methods):
-        build(Name, name, params, "grid")  # type: ignore[arg-type]
+        build(Name, name, params, "grid")
     if "methods" in parameters.values:  # of the pipeline; else the results' names are enough
         parameters.grid()
     results = read_results(scores, grid)
