@@ -184,6 +184,14 @@ def test_no_weight_decay_and_the_benchmark_s_own_are_not_the_same():
             "m.memory.alpha: is -1; expected 0 or more.",
         ),
         (
+            {"kind": "flow", "memory": {"kind": "generative", "replay": 0}},
+            "m.memory.replay: is 0; expected 1 or more.",
+        ),
+        (
+            {"kind": "flow", "memory": {"kind": "functional", "replay": 0}},
+            "m.memory.replay: is 0; expected 1 or more.",
+        ),
+        (
             {"kind": "flow", "memory": {"kind": "buffer", "size": 0}},
             "m.memory.size: is 0; expected 1 or more.",
         ),

@@ -33,6 +33,7 @@ FLOWS = {
     "hcl-gr-measured": FlowMethod(memory=GenerativeSettings(draws="measured")),
     "hcl-fr": FlowMethod(memory=FunctionalSettings()),
     "hcl-fr-measured": FlowMethod(memory=FunctionalSettings(draws="measured")),
+    "hcl-fr-fixed": FlowMethod(memory=FunctionalSettings(replay=48)),
 }
 TOLD = {
     **FLOWS,
