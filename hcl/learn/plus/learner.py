@@ -41,7 +41,7 @@ from hcl.learn.contract import (
     Watched,
     as_int16,
 )
-from hcl.learn.fitting import FITTING_SAMPLES, fitted_model
+from hcl.learn.fitting import FITTING_SAMPLES, fitted_model, tukey
 from hcl.learn.moments import Inverse, LinearScores, Moments
 from hcl.learn.plus.sequential import CumulativeSum
 from hcl.learn.plus.settings import GaussianRule, LearnsAll, PlusMethod
@@ -66,11 +66,6 @@ def build(method: PlusMethod, start: Start) -> PlusLearner:
     if method.flow is not None:
         rates = start.rates(method.flow.learning_rate, method.flow.weight_decay)
     return PlusLearner(model, method, generator=start.generator("draws"), **rates)
-
-
-def tukey(x: Tensor, power: float) -> Tensor:
-    """sign(x)·|x|^p."""
-    return x if power == 1 else x.sign() * x.abs().pow(power)
 
 
 class PlusLearner:
