@@ -6,7 +6,7 @@ only one that is told its tasks gets a ``TaskBatch``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -45,8 +45,19 @@ class TaskBatches(NamedTuple):
     y: Tensor
 
 
+class MixedBatch(NamedTuple):
+    """Samples of all tasks, mixed."""
+
+    x: Tensor
+    y: Tensor
+    t: Tensor  # (n,) the benchmark's numbers of their tasks
+
+
 class Prediction(NamedTuple):
-    """A learner's answers: see ``hcl.records.runs`` for what each means."""
+    """A learner's answers: see ``hcl.records.runs`` for what each means.
+
+    One that can't answer yet gives −1 for each.
+    """
 
     predicted_class: NDArray[np.int16]  # (n,)
     predicted_task: NDArray[np.int16]
@@ -113,10 +124,23 @@ class Sampler(Protocol):
 
 
 class Archive(Protocol):
-    """All tasks' training samples, for MTL, which may look at them again."""
+    """All tasks' training samples, for MTL and joint training, which may look at them again."""
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that the stream has in all."""
 
     def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
         """``count`` samples of each task; their rows are chosen by a ``generator`` on the CPU."""
+
+    def num_mixed(self, count: int) -> int:
+        """Batches that ``mixed`` has."""
+
+    def mixed(self, count: int, generator: torch.Generator) -> Iterator[MixedBatch]:
+        """All tasks' samples once, in batches of ``count`` whatever their task.
+
+        Their order comes from a ``generator`` on the CPU.
+        """
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from hcl.learn.flow.settings import (
     FunctionalSettings,
     GenerativeSettings,
 )
+from hcl.learn.joint.settings import JointMethod
 from hcl.learn.plus.sequential import SequentialSettings
 from hcl.learn.plus.settings import LearnsAll, PlusMethod
 from hcl.learn.settings import TrainingSettings
@@ -261,7 +262,10 @@ def test_source_digest_follows_imports(tmp_path):
         before = after
 
 
-LEARNERS = {method.learner.split(".")[2]: method.learner for method in METHODS.values()}
+LEARNERS = {
+    method.learner.split(".")[2]: method.learner
+    for method in (*METHODS.values(), JointMethod())  # which answers at the end alone: test_joint
+}
 
 
 def digests(package: Path) -> dict[str, str]:
@@ -289,9 +293,11 @@ def copied(tmp_path_factory):
         ("learn/plus/learner.py", {"plus"}),
         ("learn/flow/memory.py", {"flow"}),
         ("learn/closed_form/forms.py", {"closed_form"}),
+        ("learn/joint/learner.py", {"joint"}),
+        ("learn/linear.py", {"curl", "joint"}),
         ("learn/kinds.py", set()),  # where who adds a learner names it
         ("learn/moments.py", {"flow", "plus"}),
-        ("train/loop.py", {"flow", "curl", "plus", "closed_form"}),
+        ("train/loop.py", {"flow", "curl", "plus", "closed_form", "joint"}),
     ],
 )
 def test_a_change_to_one_learner_trains_no_other_again(edit, changed, copied):
@@ -301,7 +307,7 @@ def test_a_change_to_one_learner_trains_no_other_again(edit, changed, copied):
     after = digests(package)
     (package / edit).write_text(text, encoding="utf-8")
     assert {room for room in before if before[room] != after[room]} == changed
-    assert len(set(before.values())) == len(before) == 4
+    assert len(set(before.values())) == len(before) == 5
 
 
 def test_the_digest_of_a_job_is_that_of_the_loop_and_its_learner(monkeypatch):
