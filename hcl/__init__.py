@@ -47,13 +47,18 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["HCLClassifier", "HCLPlusClassifier", "__version__"]
+__all__ = ["HCLClassifier", "HCLPlusClassifier", "__version__", "embed"]
+_HOMES = {
+    "HCLClassifier": "hcl.estimator",
+    "HCLPlusClassifier": "hcl.estimator",
+    "embed": "hcl.extract.embedding",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """A classifier when it is asked for: what it imports takes seconds."""
-    if name in ("HCLClassifier", "HCLPlusClassifier"):
-        return getattr(importlib.import_module("hcl.estimator"), name)
+    """What the package offers when it is asked for: what it imports takes seconds."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

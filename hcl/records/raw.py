@@ -316,21 +316,26 @@ def decode_image(data: bytes) -> NDArray[np.uint8]:
     """
     try:
         with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I"):  # 16-bit grey, which Pillow would clip, not scale
-                grey = (np.asarray(upright) >> 8).astype(np.uint8)
-                return np.repeat(grey[:, :, None], 3, axis=2)
-            if upright.has_transparency_data:
-                rgba = upright.convert("RGBA")
-                upright = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
-            return np.array(upright.convert("RGB"))
+            return as_rgb(image)
     except UnidentifiedImageError:
         raise ValueError(f"not one of {', '.join(IMAGE_FORMATS)}") from None
     except MemoryError:
         raise
     except Exception as error:  # over broken files, Pillow's decoders raise nearly anything
         raise ValueError(str(error) or type(error).__name__) from error
+
+
+def as_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """Pillow's image as RGB (H, W, 3), as ``decode_image`` has it of a file."""
+    image.load()
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):  # 16-bit grey, which Pillow would clip, not scale
+        grey = (np.asarray(upright) >> 8).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if upright.has_transparency_data:
+        rgba = upright.convert("RGBA")
+        upright = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+    return np.array(upright.convert("RGB"))
 
 
 def _text(file: h5py.File, name: str) -> str:
