@@ -140,7 +140,7 @@ def _array(image: Picture, number: int) -> NDArray[np.uint8]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise HCLError(f"embed: {name}: not a readable image ({why}).") from error
-    return _checked(np.asarray(image), name)
+    return _checked(np.array(image), name)  # a copy: torch warns of arrays that are read-only
 
 
 def _checked(image: NDArray[Any], name: str) -> NDArray[np.uint8]:
