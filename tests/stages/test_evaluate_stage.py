@@ -14,12 +14,12 @@ from click.testing import CliRunner, Result
 
 from hcl.model.flows import FlowSettings
 from hcl.model.hybrid import build_model
-from hcl.model.model_file import save_model
 from hcl.records.embeddings import write
 from hcl.records.runs import Run
 from hcl.records.tasks import Benchmark, Source
 from stages.cli import main
 from tests.support.made_runs import BATCHES, make_benchmark, make_run, write_runs
+from tests.support.model_files import save_flow
 
 FEATURES = 6
 
@@ -67,7 +67,7 @@ def add_embeddings(folder: Path, benchmark: Benchmark) -> None:
     model = build_model(FlowSettings(couplings=2, hidden=4), (FEATURES,), 2, draw)
     model.add_task(draw)
     model.add_task(draw)
-    save_model(folder / "runs/toy/hcl-fr-ta/seed-0.safetensors", model, {})
+    save_flow(folder / "runs/toy/hcl-fr-ta/seed-0.safetensors", model)
 
 
 def test_summary_and_scores_are_written(tmp_path: Path) -> None:
