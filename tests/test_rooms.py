@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "tune": ("records", "model", "learn", "train", "evaluate"),
     "estimator": ("records", "model", "learn", "train"),
     "report": ("records",),
+    "use": ("records", "model", "learn", "train", "extract"),
     "studies": ("records", "model"),
 }  # and each its own modules and the ground
 NEVER = ("click", "dvc", "stages", "tests")

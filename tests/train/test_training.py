@@ -28,7 +28,6 @@ from hcl.learn.joint.settings import JointMethod
 from hcl.learn.plus.sequential import SequentialSettings
 from hcl.learn.plus.settings import LearnsAll, PlusMethod
 from hcl.learn.settings import TrainingSettings
-from hcl.model.model_file import load_model
 from hcl.model.settings import FlowSettings
 from hcl.records import embeddings as embedding_files
 from hcl.records.runs import read_run
@@ -37,6 +36,7 @@ from hcl.settings import build
 from hcl.train import jobs, loop, store
 from hcl.train.jobs import train
 from hcl.train.loop import Job, build_learner, train_seed
+from hcl.train.saving import read_learner
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
 
 FLOW = FlowSettings(couplings=2, hidden_layers=1, hidden=8)
@@ -328,12 +328,12 @@ def test_the_model_is_kept_if_asked_for(tmp_path):
     train(
         TASKS, EMBEDDINGS, "adam", METHODS["adam"], FLOW, saving, (0,), tmp_path / "out", tmp_path
     )
-    model, about = load_model(tmp_path / "out" / "seed-0.safetensors")
-    assert about == {"benchmark": "blobs", "method": "adam", "seed": 0}
+    about, learner, _ = read_learner(tmp_path / "out" / "seed-0.safetensors")
+    assert (about.benchmark, about.name, about.seed) == ("blobs", "adam", 0)
     run = read_run(tmp_path / "out" / "seed-0.h5")
     x = EMBEDDINGS["blobs"].x[np.concatenate([task.test.rows for task in TASKS.tasks])]
-    answers = model.classify(torch.from_numpy(x))
-    np.testing.assert_array_equal(answers.numpy(), run.predicted_class[-1])
+    answers = learner.predict(torch.from_numpy(x))
+    np.testing.assert_array_equal(answers.predicted_class, run.predicted_class[-1])
 
 
 AFTER_OTHER_WORK = """

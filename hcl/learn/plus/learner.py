@@ -40,6 +40,7 @@ from hcl.learn.contract import (
     TaskBatch,
     Watched,
     as_int16,
+    shares,
 )
 from hcl.learn.fitting import FITTING_SAMPLES, fitted_model, tukey
 from hcl.learn.moments import Inverse, LinearScores, Moments
@@ -310,6 +311,17 @@ class PlusLearner:
         be summed: there a class has the score of its best pair.
         """
         return scores.logsumexp(1) if self.settings.rule.kind == "gaussian" else scores.amax(1)
+
+    def posterior(self, x: Tensor) -> Tensor:
+        """log p(y, t | x), (n, T, K): by Bayes' rule, or of a regression its scores as shares.
+
+        A regression of indicators estimates p(y, t | x) itself, but not within 0 and 1: what is
+        below 0 counts as 0, and the rest is made to sum to 1.
+        """
+        scores = self.scores(x).double()
+        if self.settings.rule.kind == "gaussian":
+            return scores.flatten(1).log_softmax(1).view_as(scores)
+        return shares(scores.flatten(1)).log().view_as(scores)
 
     def predict(self, x: Tensor) -> Prediction:
         """The class, over all tasks, and the best pair of class and task."""
