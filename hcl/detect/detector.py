@@ -106,7 +106,7 @@ class Detector:
         high = self._high()
         self.waiting.append((x, y))
         released = self.sequential.update(scores)
-        evidence = self.sequential.strongest
+        evidence = self.sequential.suspicion.evidence
         batches, earlier = self.waiting[:released], []
         del self.waiting[:released]
         if len(batches) == 1 and not self.waiting:

@@ -1,32 +1,48 @@
 """Evidence of a change from ranks alone: what it is worth does not depend on any distribution.
 
-A statistic of a batch is ranked among the same statistic of r reference batches. If all of them are
-alike, each of the r + 1 ranks is equally likely, whatever the statistic's distribution. A bet on
-the rank k, counted from the top,
+A statistic of m batches is ranked together with the same statistic of r reference batches. If all
+of them are alike, each of the (r + m)! orders is equally likely, whatever the statistic's
+distribution. After a change the m tend to be larger. If the reference has the distribution function
+F and the m have F^θ (Lehmann, 1953), the order has the probability of Plackett and Luce: from the
+largest down, each place falls to one of those left in proportion to its weight, 1 or θ. So with S_j
+the sum of the weights of the j smallest,
 
-    f(k) = mean over ε of (r + 1) [(k/(r + 1))^ε − ((k − 1)/(r + 1))^ε]
+    E(θ) = (r + m)! θ^m / Π_j S_j
 
-has the mean 1 over the ranks: it is an e-value, the ε-mixture of the power bets ε p^(ε−1) that are
-usual for conformal p-values, averaged over the p-values that share a rank, so that no random number
-is needed to break ties. It pays up to about 0.3 (r + 1) for a batch beyond all reference batches.
-
-Evidence is gathered as by Page (1954): C ← max(1, C) f, and a change is declared at C ≥ ``limit``.
+is the likelihood ratio of the order that was found. It is exact for every r and m, also where few
+reference batches stand behind a long suspicion, and its mean is 1 while nothing changes. Where all m
+lie beyond all r it tends to the largest value that ranks can give, (r + m)! / (r! m!), as θ grows.
+E is the mean over ``WEIGHTS``, for changes of any size.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from functools import lru_cache
+from collections.abc import Sequence
+from math import exp, lgamma, log
 
-EXPONENTS = (0.1, 0.25, 0.5)  # ε: the smaller, the more is staked on the first ranks
+WEIGHTS = (4.0, 16.0, 64.0, 256.0)  # θ: a batch is the largest of θ with even odds
 
 
-@lru_cache(maxsize=1024)
-def stakes(size: int) -> tuple[float, ...]:
-    """∫ f up to the k-th of ``size`` ranks, times ``size``: f(k) is a difference of two."""
-    powers = [[(k / size) ** e for e in EXPONENTS] for k in range(size + 1)]
-    return tuple(size * sum(row) / len(row) for row in powers)
+def log_ratio(below: Sequence[float], reference: int, weight: float) -> float:
+    """log E(θ) of batches with so many reference values ``below`` each, in ascending order."""
+    found = lgamma(reference + len(below) + 1) + len(below) * log(weight)
+    before = 0.0  # reference values that are passed on the way up
+    passed = 0.0  # weight of the batches that are
+    for here in below:
+        found -= lgamma(here + passed + 1) - lgamma(before + passed + 1)
+        passed += weight
+        found -= log(here + passed)
+        before = here
+    return found - lgamma(reference + passed + 1) + lgamma(before + passed + 1)
+
+
+def evidence(below: Sequence[float], reference: int) -> float:
+    """E, the mean over θ."""
+    ordered = sorted(below)
+    ratios = [exp(min(log_ratio(ordered, reference, w), 600.0)) for w in WEIGHTS]
+    return sum(ratios) / len(ratios)
 
 
 class Reference:
@@ -53,27 +69,11 @@ class Reference:
         self._sorted.clear()
 
     def quantile(self, share: float) -> float:
-        """The least value that ``share`` of the values do not exceed; NaN where there is none."""
+        """The value that ``share`` of the values lie below; NaN where there is none."""
         if not self._sorted:
             return float("nan")
         return self._sorted[min(int(share * len(self._sorted)), len(self._sorted) - 1)]
 
-    def factor(self, value: float, raised: float = 0.0) -> float:
-        """f of a value that may be high, with all reference values ``raised``."""
-        above = len(self._sorted) - bisect_right(self._sorted, value - raised)
-        return self._bet(above, self._equal(value - raised))
-
-    def factor_of_either_side(self, value: float) -> float:
-        """f of a value that may be high or low: half of the stake on each."""
-        above = len(self._sorted) - bisect_right(self._sorted, value)
-        equal = self._equal(value)
-        below = len(self._sorted) - above - equal
-        return 0.5 * (self._bet(above, equal) + self._bet(below, equal))
-
-    def _equal(self, value: float) -> int:
-        return bisect_right(self._sorted, value) - bisect_left(self._sorted, value)
-
-    def _bet(self, beyond: int, equal: int) -> float:
-        """The mean of f over the ranks that values equal to this one share."""
-        sums = stakes(len(self._sorted) + 1)
-        return (sums[beyond + equal + 1] - sums[beyond]) / (equal + 1)
+    def below(self, value: float) -> float:
+        """How many values are smaller; one that is equal counts as half."""
+        return 0.5 * (bisect_left(self._sorted, value) + bisect_right(self._sorted, value))

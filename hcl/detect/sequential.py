@@ -7,23 +7,26 @@ that with this very class; ``limit_of`` is read from its table.
 
 The reference are the last ``LENGTH`` batches of the task that are not under suspicion, each scored
 before it was learned. A task that has fewer than ``ENOUGH`` of them is judged by those of the tasks
-before it as well: the shift is scaled so that tasks are comparable. The spread is not, and is judged
-by the task's own alone. Before there are ``ENOUGH``, nothing is judged.
+before it as well: the shift is scaled so that tasks are comparable. The spread is not, and is
+judged by the task's own alone. Before there are ``ENOUGH``, nothing is judged.
+
+The evidence is that of the last m batches, for the m for which it is largest, of all that wait.
+Batches wait from the moment at which it is ``SUSPECT`` until it is 1 again, which means that they
+are rather typical; at most ``WAITING`` of them.
 """
 
 from __future__ import annotations
 
 from itertools import accumulate
-from math import log
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from hcl.detect.ranks import Reference
+from hcl.detect.ranks import Reference, evidence
 
 LENGTH = 256  # batches of the reference
 ENOUGH = 16  # batches that a verdict needs
-SUSPECT = 4.0  # the evidence at which batches begin to wait; they do until it is 1 again
-WAITING = 48  # batches that wait at most: then they are learned as the task's own
+SUSPECT = 4.0  # evidence at which batches begin to wait
+WAITING = 32  # batches that wait at most: then they are learned as the task's own
 MATURE = 5  # batches of a task before it is judged: means of fewer are hardly known
 
 
@@ -34,9 +37,16 @@ class Scores(NamedTuple):
     spread: float  # of samples around them: high or low after a change
 
 
+class Suspicion(NamedTuple):
+    """The strongest evidence that batches which wait give together."""
+
+    evidence: float = 0.0
+    of_spread: bool = False  # or of the shift
+
+
 def limit_of(false_alarm_every: int) -> float:
     """The evidence at which false alarms are ``false_alarm_every`` batches apart on average."""
-    return float(false_alarm_every)
+    return 0.45 * false_alarm_every
 
 
 class Sequential:
@@ -47,9 +57,9 @@ class Sequential:
         self.own = Reference(LENGTH)  # the shift, in this task
         self.carried = Reference(LENGTH)  # the shift, in this task and those before it
         self.spread = Reference(LENGTH)  # in this task
-        self.evidence = [1.0, 1.0]  # C of the shift and of the spread
-        self.waiting: list[tuple[Scores, tuple[float, float]]] = []  # with their factors
+        self.waiting: list[Scores] = []
         self.age = 0  # batches of the task
+        self.suspicion = Suspicion()
 
     @property
     def can_judge(self) -> bool:
@@ -57,14 +67,9 @@ class Sequential:
         return self.age >= MATURE and len(self.carried) >= ENOUGH
 
     @property
-    def strongest(self) -> float:
-        """C, the stronger of the two."""
-        return max(self.evidence)
-
-    @property
     def alarm(self) -> bool:
         """Whether the task has changed."""
-        return self.strongest >= self.limit
+        return self.suspicion.evidence >= self.limit
 
     def raised(self) -> float:
         """How much the values of the tasks before are raised for a young task.
@@ -74,51 +79,60 @@ class Sequential:
         """
         return max(0.0, -self.carried.quantile(0.5))
 
-    def factors(self, scores: Scores) -> tuple[float, float]:
-        """What the evidence is multiplied by: f of the shift and of the spread."""
-        shift = spread = 1.0
-        if self.can_judge and scores.shift == scores.shift:
-            if len(self.own) >= ENOUGH:
-                shift = self.own.factor(scores.shift)
-            else:
-                shift = self.carried.factor(scores.shift, self.raised())
-        if self.can_judge and len(self.spread) >= ENOUGH and scores.spread == scores.spread:
-            spread = self.spread.factor_of_either_side(scores.spread)
-        return shift, spread
-
-    def update(self, scores: Scores) -> int:
-        """Take in one more batch; how many of those that wait may be learned as the task's own.
-
-        After an alarm those are the ones from before the change, which ``reset`` then completes.
-        """
-        factors = self.factors(scores)
-        self.evidence = [max(1.0, c) * f for c, f in zip(self.evidence, factors, strict=True)]
-        self.waiting.append((scores, factors))
-        if self.alarm:
-            return self._release(self._beginning())
-        calm = 1.0 if len(self.waiting) > 1 else SUSPECT
-        if self.strongest > calm and len(self.waiting) < WAITING:
-            return 0
-        if len(self.waiting) >= WAITING:
-            self.evidence = [1.0, 1.0]
-        return self._release(len(self.waiting))
+    def _suspicion(self) -> Suspicion:
+        """The strongest evidence of the last batches that wait."""
+        if not self.can_judge:
+            return Suspicion()
+        young = len(self.own) < ENOUGH
+        reference = self.carried if young else self.own
+        raised = self.raised() if young else 0.0
+        shifts = [reference.below(s.shift - raised) for s in self.waiting if s.shift == s.shift]
+        ranked = [(shifts, len(reference))]
+        if len(self.spread) >= ENOUGH:
+            spreads = [self.spread.below(s.spread) for s in self.waiting if s.spread == s.spread]
+            held = len(self.spread)
+            ranked += [(spreads, held), ([held - below for below in spreads], held)]
+        found = Suspicion()
+        for last in range(1, len(self.waiting) + 1):
+            each = [evidence(below[-last:], held) for below, held in ranked]
+            found = max(found, Suspicion(each[0], False), Suspicion(0.5 * sum(each[1:]), True))
+        return found
 
     def _beginning(self) -> int:
         """At which of the batches that wait the change began.
 
-        A batch by chance under suspicion may wait when the change comes. The batches after a change
-        bring about as much evidence each as the last ones have; where the sum of what each brings
-        above half of that is largest, it began.
+        One that is of the task may be under suspicion by chance when the change comes. Here ranks
+        do not say enough: the last two batches show how large the step is, and it lies where the
+        squares around the two levels are least.
         """
-        which = self.evidence.index(self.strongest)
-        gains = [log(max(factors[which], 1e-12)) for _, factors in self.waiting]
-        half = 0.5 * fmean(gains[-3:])
-        sums = list(accumulate(gain - half for gain in reversed(gains)))
-        return len(gains) - 1 - max(range(len(sums)), key=sums.__getitem__)
+        if self.suspicion.of_spread:
+            level, values = self.spread.quantile(0.5), [s.spread for s in self.waiting]
+        else:
+            young = len(self.own) < ENOUGH
+            level = self.carried.quantile(0.5) + self.raised() if young else self.own.quantile(0.5)
+            values = [s.shift for s in self.waiting]
+        steps = [value - level for value in values if value == value]
+        step = fmean(steps[-2:])
+        sums = list(accumulate(step * (value - 0.5 * step) for value in reversed(steps)))
+        return len(values) - 1 - max(range(len(sums)), key=sums.__getitem__)
+
+    def update(self, scores: Scores) -> int:
+        """Take in one more batch; how many of those that wait may be learned as the task's own.
+
+        After an alarm those are the ones from before the change; ``reset`` has to follow.
+        """
+        self.waiting.append(scores)
+        self.suspicion = self._suspicion()
+        if self.alarm:
+            return self._release(self._beginning())
+        calm = 1.0 if len(self.waiting) > 1 else SUSPECT
+        if self.suspicion.evidence > calm and len(self.waiting) < WAITING:
+            return 0
+        return self._release(len(self.waiting))
 
     def _release(self, count: int) -> int:
         """The first that wait are the task's own: they go into the reference."""
-        for scores, _ in self.waiting[:count]:
+        for scores in self.waiting[:count]:
             self.accept(scores)
         del self.waiting[:count]
         return count
@@ -138,7 +152,7 @@ class Sequential:
         self.waiting.clear()
         self.own.clear()
         self.spread.clear()
-        self.evidence = [1.0, 1.0]
+        self.suspicion = Suspicion()
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -146,8 +160,8 @@ class Sequential:
             "own": list(self.own.values),
             "carried": list(self.carried.values),
             "spread": list(self.spread.values),
-            "evidence": list(self.evidence),
-            "waiting": [[list(scores), list(factors)] for scores, factors in self.waiting],
+            "waiting": [list(scores) for scores in self.waiting],
+            "suspicion": list(self.suspicion),
             "age": self.age,
         }
 
@@ -158,6 +172,6 @@ class Sequential:
             reference.clear()
             for value in state[name]:
                 reference.add(value)
-        self.evidence = list(state["evidence"])
-        self.waiting = [(Scores(*s), (f[0], f[1])) for s, f in state["waiting"]]
+        self.waiting = [Scores(*scores) for scores in state["waiting"]]
+        self.suspicion = Suspicion(*state["suspicion"])
         self.age = state["age"]
