@@ -28,6 +28,7 @@ ENOUGH = 16  # batches that a verdict needs
 SUSPECT = 4.0  # evidence at which batches begin to wait
 WAITING = 32  # batches that wait at most: then they are learned as the task's own
 MATURE = 5  # batches of a task before it is judged: means of fewer are hardly known
+RUN_LENGTH = 2.5  # batches between false alarms for each unit of the limit, as simulated
 
 
 class Scores(NamedTuple):
@@ -46,7 +47,7 @@ class Suspicion(NamedTuple):
 
 def limit_of(false_alarm_every: int) -> float:
     """The evidence at which false alarms are ``false_alarm_every`` batches apart on average."""
-    return 0.45 * false_alarm_every
+    return false_alarm_every / RUN_LENGTH
 
 
 class Sequential:
