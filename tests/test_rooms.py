@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "train": ("records", "model", "detect", "learn"),
     "sweep": ("cluster", "records", "model", "detect", "learn", "train"),
     "evaluate": ("records", "model"),
+    "watch": ("records", "model", "detect", "learn", "train", "evaluate"),
     "tune": ("records", "model", "detect", "learn", "train", "evaluate"),
     "estimator": ("records", "model", "detect", "learn", "train"),
     "report": ("records",),
