@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from hcl.learn.flow.detection import DetectionSettings
-from hcl.learn.settings import Decay, Rate, Samples, TrainingSettings, Weight
+from hcl.learn.settings import BatchSize, Decay, Rate, Samples, TrainingSettings, Weight
 from hcl.settings import check_limits
 
 Draws = Literal["prior", "measured"]
@@ -73,11 +73,17 @@ class GenerativeSettings:
             as much as the batch.
         draws: latents of replay: ``prior`` draws them from N(μ_{y,t}, I), the paper's; beyond it,
             ``measured`` takes the means and the covariance that the latents of a task had.
+        replay: draws in a step for all old tasks together, in place of a batch for each; ``null``
+            draws the paper's batch for each. Beyond the paper: see ``Rehearsal``.
     """
 
     kind: Literal["generative"] = "generative"
     weighing: Literal["samples", "terms"] = "samples"
     draws: Draws = "prior"
+    replay: BatchSize | None = None
+
+    def __post_init__(self) -> None:
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -89,11 +95,14 @@ class FunctionalSettings:
         alpha: α, the weight of L_FR.
         draws: latents of replay: ``prior`` draws them from N(μ_{y,t}, I), the paper's; beyond it,
             ``measured`` takes the means and the covariance that the latents of a task had.
+        replay: draws in a step for all old tasks together, in place of a batch for each; ``null``
+            draws the paper's batch for each. Beyond the paper: see ``Rehearsal``.
     """
 
     kind: Literal["functional"] = "functional"
     alpha: Weight = 1.0
     draws: Draws = "prior"
+    replay: BatchSize | None = None
 
     def __post_init__(self) -> None:
         check_limits(self)
