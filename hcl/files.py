@@ -22,6 +22,7 @@ from hcl.errors import HCLError
 FULL = (errno.ENOSPC, errno.EDQUOT)
 # What a write may end with beside a full disk, through no fault of the code
 _UNWRITABLE = (*FULL, errno.EFBIG, errno.EIO, errno.EROFS, errno.ENAMETOOLONG)
+_NO_SPACE = os.strerror(errno.ENOSPC)  # of a library that tells no number
 _HOST = re.sub(r"[^A-Za-z0-9-]", "", platform.node())[:32]
 _FOREIGN = 24 * 3600  # seconds after which the unfinished file of another machine is given up
 JSON_LIMIT = 1 << 24  # characters of a text that is read as JSON
@@ -52,7 +53,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
         _sync(partial)
         _put(partial, path)
     except OSError as error:
-        if error.errno in _UNWRITABLE:
+        ours = str(error.filename or "").startswith(str(partial))
+        if ours or error.errno in _UNWRITABLE or _NO_SPACE in str(error):
             raise unwritable(path, error) from error
         raise
     finally:
@@ -61,7 +63,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 def unwritable(path: str | Path, error: OSError) -> HCLError:
     """What to say where a file or folder can't be written."""
-    if error.errno in FULL:
+    if error.errno in FULL or _NO_SPACE in str(error):
         return HCLError(
             f"{path}: can't be written: no space left on the disk; make room and run again."
         )

@@ -228,7 +228,7 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(tmp_path: Path, numbe
         (tmp_path / "input").read_bytes()
 
 
-def test_hdf5_survives_a_write_that_fails_and_the_reason_is_told(tmp_path: Path, monkeypatch):
+def test_hdf5_survives_a_write_that_fails_and_the_reason_is_told(tmp_path: Path) -> None:
     """By itself it crashes, often at the end of the process: hence one of its own."""
     program = """
 import errno, os, sys, h5py, numpy as np
