@@ -175,6 +175,7 @@ def _declared_tasks(
     """Each task with the labels of its classes."""
     if isinstance(settings.tasks, EqualTasks):
         equal = settings.tasks
+        _check_labelled(equal.dataset, embeddings, f"{where}.tasks")
         names = embeddings[equal.dataset].classes
         size = equal.classes_per_task
         if len(names) % size:
@@ -188,6 +189,7 @@ def _declared_tasks(
         ]
     declared = []
     for index, task in enumerate(settings.tasks):
+        _check_labelled(task.dataset, embeddings, f"{where}.tasks[{index}]")
         names = embeddings[task.dataset].classes
         chosen = range(len(names)) if task.classes is None else task.classes
         key = f"{where}.tasks[{index}].classes"
@@ -198,6 +200,14 @@ def _declared_tasks(
             raise HCLError(f"{key}: a task needs at least 2 classes, here: {list(chosen)}.")
         declared.append((task, classes))
     return declared
+
+
+def _check_labelled(dataset: str, embeddings: Mapping[str, Embeddings], key: str) -> None:
+    if not embeddings[dataset].classes:
+        raise HCLError(
+            f"{key}.dataset: {dataset} has no labels, and tasks are made of classes. Sort its "
+            "images into class folders (source: folder), or predict their classes (`hcl predict`)."
+        )
 
 
 def _label_of(choice: int | str, names: list[str], dataset: str, key: str) -> int:

@@ -51,6 +51,15 @@ def make(settings: StreamSettings, **sources: Embeddings) -> Benchmark:
     return make_benchmark("b", settings, sources or {"toy": embeddings()}, "p.yaml: key")
 
 
+@pytest.mark.parametrize("tasks", [EqualTasks("toy", 2), (TaskSettings("toy"),)])
+def test_tasks_need_labels(tasks: EqualTasks | tuple[TaskSettings, ...]) -> None:
+    known = embeddings()
+    attributes = known.attributes | {"classes": "[]"}
+    without = Embeddings(known.x, np.full(len(known.y), -1), known.split, attributes)
+    with pytest.raises(HCLError, match=r"p\.yaml: key\.tasks.*\.dataset: toy has no labels"):
+        make(StreamSettings(tasks), toy=without)
+
+
 def test_equal_tasks_take_the_classes_in_order_and_relabel_them() -> None:
     source = embeddings()
     benchmark = make(StreamSettings(EqualTasks("toy", 2), validation=0.25), toy=source)
