@@ -27,6 +27,7 @@ from hcl.records.raw import Block, Content, write_raw
 from hcl.settings import build
 from stages.cli import main
 from tests.support.imports import ROOT, load_script
+from tests.support.tampering import tampered
 from tests.support.tiny_backbone import (
     CLASSES,
     NAME,
@@ -455,7 +456,7 @@ def test_an_embedding_that_is_not_finite_stops_the_run(raw, tmp_path, weights):
 
 def test_changed_raw_data_is_noticed(tmp_path, settings):
     raw = save_raw(tmp_path / "raw.h5", random_images(COUNT))
-    with h5py.File(raw, "r+") as file:
+    with tampered(raw) as file:
         file["images"][3, 0, 0, 0] += 1
     with pytest.raises(HCLError, match=r"raw\.h5.*SHA-256"):
         extract(raw, tmp_path / "out.h5", settings())
