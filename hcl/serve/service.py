@@ -256,8 +256,8 @@ class Service:
     ) -> Point:
         if not labels or len(x) != len(labels):
             raise HCLError(f"{len(x)} samples, but {len(labels)} labels. Give each its own.")
-        for name in set(labels):
-            self._trained.label_of((places or {}).get(name, name))
+        for name in sorted(set(labels)):
+            self._check_label((places or {}).get(name, name))
         trained = self._trained
         try:
             changes = trained.learn(x, labels, task, places)
@@ -278,6 +278,12 @@ class Service:
         self._add(point)
         self._write_stream(point)
         return point
+
+    def _check_label(self, name: str) -> None:
+        try:
+            self._trained.label_of(name)
+        except HCLError as error:  # it names the option of ``hcl learn``; here it is a field
+            raise HCLError(str(error).replace("--as ", "as ")) from None
 
     def _go_back(self) -> None:
         """To the model as it lies in its file."""
