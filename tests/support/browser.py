@@ -19,7 +19,11 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--disable-dev-shm-usage", "--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND"),
+    *(
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+        "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+    ),
 )
 PATIENCE = 90  # seconds, for a loaded machine
 
@@ -72,7 +76,7 @@ class Page:
             self._buffer += os.read(self._answers, 1 << 16)
 
     def open(self, path: Path | str, width: int, height: int, scheme: str = "light") -> None:
-        """Load a file, or an address, in a window of ``width`` × ``height``, for a reader of a colour scheme."""
+        """Load a file or an address in a window of a size, for a reader of a colour scheme."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
