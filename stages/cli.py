@@ -13,7 +13,7 @@ from hcl import __version__
 PIPELINE = ("settings", "fetch", "extract", "split", "train", "evaluate", "report")
 COMMANDS = (
     *PIPELINE,
-    *("predict", "learn", "detect", "sweep", "tune", "backbones", "moons", "toy-losses"),
+    *("predict", "learn", "serve", "detect", "sweep", "tune", "backbones", "moons", "toy-losses"),
 )
 
 
