@@ -84,7 +84,8 @@ def test_summary_and_scores_are_written(tmp_path: Path) -> None:
         "forgetting 12.50 ± 12.50 %, 1 of 1 changes found, 0 false (2 seeds)"
     ) in result.output
     written = sorted(path.name for path in (tmp_path / "scores").iterdir())
-    assert written == ["about.json", "accuracy.csv", "metrics.csv", "summary.json", "trace.csv"]
+    tables = ["accuracy.csv", "classes.csv", "confusion.csv", "metrics.csv"]
+    assert written == ["about.json", *tables, "summary.json", "trace.csv"]
 
 
 def test_embeddings_add_provenance_and_a_view_of_the_latent_space(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hcl.model.model_file import read_model, write_model
 from hcl.train.loop import Job, train_seed
 from hcl.train.machine import one_thread
 from hcl.train.saving import About, about_run, read_learner, write_learner
+from hcl.train.streams import Stream
 from hcl.use.trained import Answers, Trained, _Pairs, load
 from tests.support.trained import DETECTING, NAMES, ON_IMAGES, TOLD, job, train_model
 
@@ -94,7 +96,7 @@ def test_scores_of_a_regression_are_shared_out() -> None:
     assert shares(scores).tolist() == [[pytest.approx(0.75), pytest.approx(0.25), 0], [0.5, 0.5, 0]]
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name != "mtl"])
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in ("mtl", "joint")])
 @pytest.mark.parametrize("cuts", [(), (1, 33, 64, 130)])
 def test_a_stream_cut_anywhere_leaves_the_same_bytes(
     folder: Path, name: str, cuts: tuple[int, ...]
@@ -119,11 +121,10 @@ def test_a_stream_cut_anywhere_leaves_the_same_bytes(
     assert path.read_bytes() == before
 
 
-def test_learning_on_is_what_the_training_loop_does(folder: Path) -> None:
+@pytest.mark.parametrize("name", DETECTING)
+def test_learning_on_is_what_the_training_loop_does(folder: Path, name: str) -> None:
     """Task 1, saved, loaded, then task 2: the state of a run over both without a stop."""
-    import dataclasses
-
-    both = job("hcl-plus-ta")
+    both = job(name)
     two = dataclasses.replace(both.benchmark, stream=both.benchmark.stream[:2])
     first = dataclasses.replace(both.benchmark, stream=both.benchmark.stream[:1])
     both = dataclasses.replace(both, benchmark=two)
@@ -133,10 +134,8 @@ def test_learning_on_is_what_the_training_loop_does(folder: Path) -> None:
         run, learner = train_seed(begun)
         write_learner(folder / "begun", about_run(begun, run, learner), learner)
     trained = load(folder / "begun")
-    from hcl.train.streams import Stream
-
     shown = Stream(two, both.embeddings, batch_size=32, seed=both.seed, device=torch.device("cpu"))
-    for batch in shown.batches(1, epochs=1):
+    for batch in shown.batches(1):
         names = [NAMES[2 + int(y)] for y in batch.y]
         trained.learn(batch.x.numpy(), names, places={NAMES[2]: NAMES[0], NAMES[3]: NAMES[1]})
     write_model(folder / "one", {}, expected.state())
@@ -196,6 +195,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("hcl-fr-ta", {"x": np.full((40, 64), np.nan)}, "sample 0 has values that are not finite"),
     ("hcl-fr-ta", {"x": np.full((40, 64), "a")}, "samples are numbers"),
     ("glow", {"task": 1, "x": np.zeros((40, 64))}, "trained on pixels, bytes of shape [1, 8, 8]"),
+    ("joint", {"task": 1}, "it can't go on learning"),
     ("mtl", {"task": 2, "y": ["cedar", "dogwood"] * 20}, "mtl looks at all data of old tasks"),
 ]
 
@@ -233,8 +233,20 @@ def test_a_learner_that_knows_novelty_is_asked(folder: Path) -> None:
     path, made = model(folder, "slda")
     trained = load(path)
     assert np.isnan(trained.predict(samples(made)[:3]).novelty).all()
-    trained.learner.novelty = lambda x: np.linspace(0, 1, len(x))  # type: ignore[attr-defined]
+    trained.learner.novelty = lambda x: torch.linspace(0, 1, len(x))  # type: ignore[attr-defined]
     assert trained.predict(samples(made)[:3]).novelty.tolist() == [0, 0.5, 1]
+
+
+def test_a_calibrated_detector_says_what_is_new(folder: Path) -> None:
+    path, made = model(folder, "hcl-plus-ta")
+    trained = load(path)
+    x, y = samples(made)[made.benchmark.tasks[0].train.rows], ["ash", "birch"]
+    for _ in range(20):  # until it has something to go by
+        trained.learn(x, [y[k] for k in made.benchmark.tasks[0].train.y])
+    far = np.concatenate([x[:20], x[:20] + 50])
+    novelty = trained.predict(far).novelty
+    assert (novelty[20:] < 0.05).all()
+    assert (novelty[:20] > 0.05).mean() > 0.8
 
 
 def test_no_samples_have_no_answers(folder: Path) -> None:
