@@ -17,7 +17,17 @@ import numpy as np
 from hcl.errors import HCLError
 from hcl.files import canonical_json
 from hcl.records.embeddings import TEST, TRAIN, Embeddings
-from hcl.records.tasks import Benchmark, IntArray, Part, Segment, Source, Task
+from hcl.records.tasks import (
+    Benchmark,
+    Drift,
+    IntArray,
+    Part,
+    Segment,
+    Shown,
+    Source,
+    Tails,
+    Task,
+)
 
 
 @dataclass(frozen=True)
@@ -44,10 +54,26 @@ class EqualTasks:
 
 @dataclass(frozen=True)
 class SegmentSettings:
-    """One segment of the stream: a task (counted from 1, as in the paper) and its epochs."""
+    """One segment of the stream: a task (counted from 1, as in the paper) and its epochs.
+
+    ``frequencies`` stand in place of the stream's.
+    """
 
     task: int
     epochs: int
+    frequencies: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_frequencies(self.frequencies)
+
+
+def check_frequencies(values: tuple[float, ...] | None) -> None:
+    """Weights of labels: none below 0, one above it."""
+    if values is not None and (min(values, default=-1.0) < 0 or not sum(values) > 0):
+        raise ValueError(
+            f"frequencies: is {list(values)}; expected a weight of 0 or more for each label, one "
+            "of them above 0."
+        )
 
 
 @dataclass(frozen=True)
@@ -64,6 +90,12 @@ class StreamSettings:
         samples_per_class: training samples of each class that are shown; ``None``: all that are not
             held out for validation, which is cut by nothing.
         test_per_class: test samples of each class that are answered; ``None``: all.
+        blur: batches at the beginning of a segment over which its share of a batch rises steadily
+            from 0 to all; the rest is of the segment before it. At most the whole segment.
+        batches: that each segment has, instead of its ``epochs``: fewer than an epoch's, or more.
+        frequencies: a weight for each label of a task, how often it comes: [1, 0.02] makes the
+            second rare. ``None`` shows all samples; a segment in ``order`` may have its own.
+        disturb: what is done to the features: ``kind: tails`` or ``kind: drift``.
     """
 
     tasks: tuple[TaskSettings, ...] | EqualTasks
@@ -73,8 +105,19 @@ class StreamSettings:
     seed: int = 0
     samples_per_class: int | None = None
     test_per_class: int | None = None
+    blur: int = 0
+    batches: int | None = None
+    frequencies: tuple[float, ...] | None = None
+    disturb: Tails | Drift | None = None
 
     def __post_init__(self) -> None:
+        if self.blur < 0:
+            raise ValueError(f"blur: is {self.blur}; expected 0 batches or more.")
+        if self.batches is not None and self.batches < 1:
+            raise ValueError(
+                f"batches: is {self.batches}; expected 1 or more, or null for those of the epochs."
+            )
+        check_frequencies(self.frequencies)
         for name in ("samples_per_class", "test_per_class"):
             count = getattr(self, name)
             if count is not None and count < 1:
@@ -117,6 +160,11 @@ class StreamSettings:
         tasks = self.tasks if isinstance(self.tasks, tuple) else (self.tasks,)
         return tuple(dict.fromkeys(task.dataset for task in tasks))
 
+    @property
+    def counts_batches(self) -> bool:
+        """Whether what is shown depends on how many batches there are."""
+        return Shown(self.blur, self.batches, disturb=self.disturb).counts_batches
+
 
 def make_benchmark(
     name: str, settings: StreamSettings, embeddings: Mapping[str, Embeddings], where: str
@@ -142,16 +190,29 @@ def make_benchmark(
             "all tasks of a benchmark must have the same number."
         )
     stream = _make_stream(settings, len(tasks), where)
+    shown = _make_shown(settings, tasks, stream, where)
+    if settings.disturb is not None:
+        _check_features(settings.datasets, embeddings, where)
     sources = tuple(
         Source(dataset, str(embeddings[dataset].attributes["content_sha256"]))
         for dataset in settings.datasets
     )
-    return Benchmark(name, tasks, stream, sources, as_json(settings))
+    return Benchmark(name, tasks, stream, sources, as_json(settings), shown)
+
+
+LATER = ("blur", "batches", "frequencies", "disturb")  # left out where they are not used
 
 
 def as_json(settings: StreamSettings) -> dict[str, Any]:
     """What was asked for, as a tasks file keeps it: the same for equal streams."""
     values: dict[str, Any] = json.loads(canonical_json(dataclasses.asdict(settings)))
+    plain = {field.name: field.default for field in dataclasses.fields(StreamSettings)}
+    for name in LATER:
+        if values[name] == plain[name]:
+            del values[name]
+    for segment in values["order"] or ():
+        if isinstance(segment, dict) and segment["frequencies"] is None:
+            del segment["frequencies"]
     return values
 
 
@@ -162,8 +223,9 @@ def first_difference(benchmark: Benchmark, asked: StreamSettings) -> str | None:
     """
     if benchmark.settings is None:
         return None
-    for key, wanted in as_json(asked).items():
-        found = benchmark.settings.get(key)
+    asked_for = as_json(asked)
+    for key in dict.fromkeys((*asked_for, *benchmark.settings)):
+        found, wanted = benchmark.settings.get(key), asked_for.get(key)
         if found != wanted:
             return f"its {key} is {json.dumps(found)}, asked for is {json.dumps(wanted)}"
     return None
@@ -267,3 +329,39 @@ def _make_stream(settings: StreamSettings, num_tasks: int, where: str) -> tuple[
             "add it, or take it out of the tasks."
         )
     return tuple(stream)
+
+
+def _make_shown(
+    settings: StreamSettings, tasks: tuple[Task, ...], stream: tuple[Segment, ...], where: str
+) -> Shown:
+    order = settings.order or (None,) * len(stream)
+    frequencies: list[tuple[float, ...] | None] = []
+    for index, (entry, segment) in enumerate(zip(order, stream, strict=True)):
+        own = entry.frequencies if isinstance(entry, SegmentSettings) else None
+        key = f"{where}.order[{index}].frequencies" if own else f"{where}.frequencies"
+        weights, classes = own or settings.frequencies, len(tasks[segment.task].classes)
+        if weights is not None and len(weights) != classes:
+            raise HCLError(
+                f"{key}: has {len(weights)} weights, but a task has {classes} labels; "
+                "give one for each."
+            )
+        frequencies.append(weights)
+    return Shown(
+        blur=settings.blur,
+        batches=settings.batches,
+        frequencies=tuple(frequencies) if any(frequencies) else None,
+        disturb=settings.disturb,
+        seed=0 if settings.disturb is None else settings.seed,
+    )
+
+
+def _check_features(
+    datasets: tuple[str, ...], embeddings: Mapping[str, Embeddings], where: str
+) -> None:
+    """Pixels are bytes: noise and drift are of features."""
+    for dataset in datasets:
+        if embeddings[dataset].pixels is not None:
+            raise HCLError(
+                f"{where}.disturb: moves features, but {dataset} has pixels, which are bytes; "
+                "leave it out, or take the data set's embeddings."
+            )

@@ -176,6 +176,7 @@ def about(
             for task in benchmark.tasks
         ],
         "stream": [{"task": s.task + 1, "epochs": s.epochs} for s in benchmark.stream],
+        **({"shown": shown} if (shown := benchmark.shown.said()) else {}),
         "sources": [
             {
                 "dataset": source.dataset,

@@ -8,17 +8,19 @@ The tasks file (HDF5, ``hcl-tasks/1``) holds, for task i, the group ``task-i`` w
 ``dataset`` and ``classes`` and, for each of ``train``, ``validation`` and ``test``, the rows of the
 embedding file and their labels within the task; ``stream`` lists (task, epochs). Its attribute
 ``sources`` names each embedding file by the digest of its content, so that rows are never read
-from a file other than the one that they were made for; ``settings`` says what was asked for.
+from a file other than the one that they were made for; ``settings`` says what was asked for. Where
+the stream is not simply one task after the other, the attribute ``shown`` says how it is shown.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 
 from hcl.errors import HCLError
 from hcl.files import canonical_json, fingerprint, replacing
+from hcl.settings import build
 
 FORMAT = "hcl-tasks/1"
 PARTS = ("train", "validation", "test")
@@ -61,6 +64,79 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Tails:
+    """Heavy-tailed features: each sample x becomes x + scale · s ∘ u, the same u each time.
+
+    s has each feature's standard deviation in the first task, u is Student's t. Test samples have
+    tails, too.
+
+    Attributes:
+        kind: ``tails``.
+        degrees: of freedom of u; the fewer, the heavier. With 2 or less there is no variance.
+        scale: of the noise, in standard deviations of the feature.
+    """
+
+    kind: Literal["tails"] = "tails"
+    degrees: float = 3.0
+    scale: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("degrees", "scale"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: is {getattr(self, name):g}; expected above 0.")
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Slow drift within a task: batch b of B is moved by (b − (B − 1)/2) · rate · s ∘ v.
+
+    v is one random direction of unit length, s as for ``Tails``. A segment drifts around its own
+    task: test samples, which stay where they are, lie in the middle of what was shown.
+
+    Attributes:
+        kind: ``drift``.
+        rate: standard deviations a batch.
+    """
+
+    kind: Literal["drift"] = "drift"
+    rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not self.rate > 0:
+            raise ValueError(f"rate: is {self.rate:g}; expected above 0.")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How segments are shown, where it is not each for its epochs, as it is, one after the other.
+
+    Attributes:
+        blur: batches of a segment over which its share rises from the task before it to its own.
+        batches: that a segment has, whatever the epochs; ``None``: as its epochs have.
+        frequencies: for each segment, how often each label of its task comes; ``None``: as it is.
+        disturb: what is done to the features.
+        seed: of the noise or the direction.
+    """
+
+    blur: int = 0
+    batches: int | None = None
+    frequencies: tuple[tuple[float, ...] | None, ...] | None = None
+    disturb: Tails | Drift | None = None
+    seed: int = 0
+
+    @property
+    def counts_batches(self) -> bool:
+        """Whether what is shown depends on how many batches there are."""
+        return self.blur > 0 or self.batches is not None or isinstance(self.disturb, Drift)
+
+    def said(self) -> dict[str, Any]:
+        """What differs from the default, as JSON can say it; nothing for a plain stream."""
+        values = json.loads(canonical_json(dataclasses.asdict(self)))
+        plain = json.loads(canonical_json(dataclasses.asdict(Shown())))
+        return {name: value for name, value in values.items() if value != plain[name]}
+
+
+@dataclass(frozen=True)
 class Source:
     """An embedding file that tasks point into, by the digest of its content."""
 
@@ -77,6 +153,7 @@ class Benchmark:
     stream: tuple[Segment, ...]
     sources: tuple[Source, ...]
     settings: Mapping[str, Any] | None = None  # of the stream that was asked for
+    shown: Shown = Shown()
 
     @property
     def num_classes(self) -> int:
@@ -98,6 +175,7 @@ class Benchmark:
                 "classes": [list(task.classes) for task in self.tasks],
                 "stream": [[segment.task, segment.epochs] for segment in self.stream],
                 "sources": [[source.dataset, source.content_sha256] for source in self.sources],
+                **({"shown": shown} if (shown := self.shown.said()) else {}),
             }
         )
 
@@ -112,6 +190,8 @@ def write_benchmark(path: str | Path, benchmark: Benchmark) -> None:
         )
         if benchmark.settings is not None:
             file.attrs["settings"] = canonical_json(benchmark.settings)
+        if shown := benchmark.shown.said():
+            file.attrs["shown"] = canonical_json(shown)
         file["stream"] = np.array([[s.task, s.epochs] for s in benchmark.stream], np.int64)
         for index, task in enumerate(benchmark.tasks):
             group = file.create_group(f"task-{index}")
@@ -146,6 +226,8 @@ def read_benchmark(path: str | Path) -> Benchmark:
             )
             sources = tuple(Source(*pair) for pair in json.loads(file.attrs["sources"]))
             settings = json.loads(file.attrs.get("settings", "null"))
-            return Benchmark(str(file.attrs["benchmark"]), tasks, stream, sources, settings)
+            shown = build(Shown, json.loads(file.attrs.get("shown", "{}")), path, "shown")
+            name = str(file.attrs["benchmark"])
+            return Benchmark(name, tasks, stream, sources, settings, shown)
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise HCLError(f"{path}: not a whole tasks file ({error}); {again}.") from error

@@ -53,7 +53,8 @@ class Job:
 
     def settings(self) -> dict[str, Any]:
         """What a run file says of its settings."""
-        used = used_settings(self.method, self.flow, self.training)
+        in_batches = self.benchmark.shown.counts_batches
+        used = used_settings(self.method, self.flow, self.training, in_batches)
         if "training" in used:
             del used["training"]["checkpoint_every"]  # no influence on the result
             used["training"]["device"] = self.device.type  # the one that "auto" found
@@ -150,7 +151,7 @@ def train_seed(
     stream = Stream(
         job.benchmark,
         job.embeddings,
-        batch_size=CLOSED_FORM_BATCH if job.method.closed_form else job.training.batch_size,
+        batch_size=_batch_size(job),
         seed=job.seed,
         device=job.device,
         images=job.method.takes_images,
@@ -194,6 +195,13 @@ def train_seed(
             _save(checkpoint, progress, learner)
     steps.close()
     return _finish(job, progress), learner
+
+
+def _batch_size(job: Job) -> int:
+    """Sums may come in larger batches, unless the stream is made of batches."""
+    if job.method.closed_form and not job.benchmark.shown.counts_batches:
+        return CLOSED_FORM_BATCH
+    return job.training.batch_size
 
 
 def _note(progress: Progress, seen: Observation, true_task: int, learner: Learner) -> None:
