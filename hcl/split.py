@@ -1,14 +1,15 @@
 """From labels to tasks: the settings of a stream, and the split that makes a benchmark of it.
 
 A task takes some classes of one data set and labels them 0…K−1; all tasks of a benchmark have the
-same number of classes K (domain-incremental learning, Section 2 of the paper).
+same number of classes K (domain-incremental learning, Section 2 of the paper). With the data set's
+own labels, tasks bring new classes instead (class-incremental learning).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from hcl.records.tasks import (
     Benchmark,
     Drift,
     IntArray,
+    Labels,
     Part,
     Segment,
     Shown,
@@ -96,6 +98,10 @@ class StreamSettings:
         frequencies: a weight for each label of a task, how often it comes: [1, 0.02] makes the
             second rare. ``None`` shows all samples; a segment in ``order`` may have its own.
         disturb: what is done to the features: ``kind: tails`` or ``kind: drift``.
+        labels: ``task`` numbers the classes of each task from 0, ``own`` keeps the data set's
+            labels: tasks then bring new classes.
+        labelled: the share of each class's training samples that come with their label, at least
+            one of them; always the same ones. Below 1 learning is semi-supervised.
     """
 
     tasks: tuple[TaskSettings, ...] | EqualTasks
@@ -109,8 +115,12 @@ class StreamSettings:
     batches: int | None = None
     frequencies: tuple[float, ...] | None = None
     disturb: Tails | Drift | None = None
+    labels: Labels = "task"
+    labelled: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.labelled <= 1:
+            raise ValueError(f"labelled: is {self.labelled:g}; expected above 0, up to 1.")
         if self.blur < 0:
             raise ValueError(f"blur: is {self.blur}; expected 0 batches or more.")
         if self.batches is not None and self.batches < 1:
@@ -184,7 +194,12 @@ def make_benchmark(
         for d, classes in declared
     )
     sizes = [len(task.classes) for task in tasks]
-    if len(set(sizes)) != 1:
+    if settings.labels == "own" and len(settings.datasets) > 1:
+        raise HCLError(
+            f"{where}.labels: is own, but the tasks are of {', '.join(settings.datasets)}, whose "
+            "labels mean different things; take one data set, or labels: task."
+        )
+    if settings.labels == "task" and len(set(sizes)) != 1:
         raise HCLError(
             f"{where}.tasks: the tasks have {', '.join(map(str, sizes))} classes; "
             "all tasks of a benchmark must have the same number."
@@ -200,7 +215,14 @@ def make_benchmark(
     return Benchmark(name, tasks, stream, sources, as_json(settings), shown)
 
 
-LATER = ("blur", "batches", "frequencies", "disturb")  # left out where they are not used
+LATER = (
+    "blur",
+    "batches",
+    "frequencies",
+    "disturb",
+    "labels",
+    "labelled",
+)  # left out where they are not used
 
 
 def as_json(settings: StreamSettings) -> dict[str, Any]:
@@ -298,13 +320,14 @@ def _make_task(
                     f"{' once validation is held out' if part == 'train' else ''}; "
                     "add samples, or leave the class out."
                 )
-    return Task(dataset, classes, _part(train), _part(held_out), _part(test))
+    labels = classes if settings.labels == "own" else range(len(classes))
+    return Task(dataset, classes, *(_part(rows, labels) for rows in (train, held_out, test)))
 
 
-def _part(rows_by_label: list[IntArray]) -> Part:
+def _part(rows_by_label: list[IntArray], labels: Sequence[int]) -> Part:
     """The rows of all labels in the order of the file, which no reader then has to sort."""
     rows = np.concatenate(rows_by_label)
-    y = np.repeat(np.arange(len(rows_by_label)), [len(r) for r in rows_by_label])
+    y = np.repeat(np.array(labels), [len(r) for r in rows_by_label])
     order = np.argsort(rows, kind="stable")
     return Part(rows[order].astype(np.int64), y[order].astype(np.int64))
 
@@ -351,7 +374,9 @@ def _make_shown(
         batches=settings.batches,
         frequencies=tuple(frequencies) if any(frequencies) else None,
         disturb=settings.disturb,
-        seed=0 if settings.disturb is None else settings.seed,
+        labels=settings.labels,
+        labelled=settings.labelled,
+        seed=settings.seed if settings.disturb is not None or settings.labelled < 1 else 0,
     )
 
 

@@ -88,7 +88,17 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
         forgetting=metrics.average_forgetting(accuracy, stream),
         overall_accuracy=metrics.overall_accuracy(run.pair_class[-1], named, y, task),
         changes=changes,
+        so_far=_so_far(accuracy, benchmark),
     )
+
+
+def _so_far(accuracy: metrics.FloatArray, benchmark: Benchmark) -> metrics.FloatArray | None:
+    """Where tasks bring new classes: accuracy on all classes that came, after each segment."""
+    if benchmark.shown.labels != "own":
+        return None
+    samples = [len(task.test.y) for task in benchmark.tasks]
+    stream = [segment.task for segment in benchmark.stream]
+    return metrics.accuracy_so_far(accuracy, samples, stream)
 
 
 def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
@@ -101,6 +111,13 @@ def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
         },
         "seeds": len(scores),
     }
+    so_far = [s.so_far for s in scores if s.so_far is not None]
+    if so_far:
+        summary["class_incremental"] = {
+            "final_accuracy": _summary([values[-1] for values in so_far], percent=True),
+            "incremental_accuracy": _summary([values.mean() for values in so_far], percent=True),
+            "so_far": [_summary(values, percent=True) for values in zip(*so_far, strict=True)],
+        }
     changes = [s.changes for s in scores if s.changes is not None]
     if changes:
         summary["changes"] = {
@@ -125,6 +142,10 @@ def in_words(summary: Mapping[str, Any]) -> str:
         if mean is not None:  # a learner that names no task has no overall accuracy
             spread = f" ± {std:.2f}" if seeds > 1 else ""
             said.append(f"{name.replace('_', ' ')} {mean:.2f}{spread} %")
+    if "class_incremental" in summary:
+        for name in ("final_accuracy", "incremental_accuracy"):
+            mean = summary["class_incremental"][name]["mean"]
+            said.append(f"{name.replace('_', ' ')} {mean:.2f} %")
     if "changes" in summary:
         changes = summary["changes"]
         found, false = changes["found"]["mean"], changes["false"]["mean"]
@@ -163,7 +184,7 @@ def about(
         "method": first.method,
         "task_agnostic": first.trace is not None,
         "seeds": [run.seed for run in runs],
-        "classes_per_task": benchmark.num_classes,
+        "classes_per_task": len(benchmark.tasks[0].classes),
         "tasks": [
             {
                 "dataset": task.dataset,

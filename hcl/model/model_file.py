@@ -70,7 +70,10 @@ def load_model(path: str | Path) -> tuple[HybridModel, dict[str, Any]]:
             header["classes"],
             torch.Generator(),
             header["mean_scale"],
+            only_seen="latent.seen" in tensors,
         )
+        if model.latent.seen is not None:
+            model.latent.seen = torch.empty(tensors["latent.seen"].shape, dtype=torch.bool)
         model.latent.means = torch.empty(header["tasks"], header["classes"], model.flow.size)
         model.to(tensors["latent.means"].dtype).load_state_dict(tensors)
         return model, header["about"]

@@ -2,7 +2,8 @@
 
 A benchmark is a list of tasks and the order in which they are shown. A task takes some classes of
 one data set and labels them 0…K−1; all tasks of a benchmark have the same number of classes K
-(domain-incremental learning, Section 2 of the paper). A task may be shown more than once.
+(domain-incremental learning, Section 2 of the paper). A task may be shown more than once. Where
+``Shown.labels`` is ``own``, labels are the data set's: tasks then bring new classes.
 
 The tasks file (HDF5, ``hcl-tasks/1``) holds, for task i, the group ``task-i`` with the attributes
 ``dataset`` and ``classes`` and, for each of ``train``, ``validation`` and ``test``, the rows of the
@@ -34,11 +35,12 @@ FORMAT = "hcl-tasks/1"
 PARTS = ("train", "validation", "test")
 
 IntArray = NDArray[np.int64]
+Labels = Literal["task", "own"]
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of an embedding file, and their labels 0…K−1 within the task."""
+    """Rows of an embedding file, and their labels 0…K−1 within the task, or the data set's own."""
 
     rows: IntArray
     y: IntArray
@@ -46,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Task:
-    """One task: ``classes[k]`` is the data set's own label of the task's label k."""
+    """One task: ``classes[k]`` is the data set's own label of the task's k-th class."""
 
     dataset: str
     classes: tuple[int, ...]
@@ -115,13 +117,18 @@ class Shown:
         batches: that a segment has, whatever the epochs; ``None``: as its epochs have.
         frequencies: for each segment, how often each label of its task comes; ``None``: as it is.
         disturb: what is done to the features.
-        seed: of the noise or the direction.
+        labels: ``task``, 0…K−1 in every task, or ``own``, the data set's (class-incremental).
+        labelled: the share of each class's training samples that come with their label; others
+            have −1 in its place.
+        seed: of the noise or the direction, and of who is labelled.
     """
 
     blur: int = 0
     batches: int | None = None
     frequencies: tuple[tuple[float, ...] | None, ...] | None = None
     disturb: Tails | Drift | None = None
+    labels: Labels = "task"
+    labelled: float = 1.0
     seed: int = 0
 
     @property
@@ -157,7 +164,9 @@ class Benchmark:
 
     @property
     def num_classes(self) -> int:
-        """K, the same for every task."""
+        """K: labels are 0…K−1, in every task or, where they are the data set's own, in all."""
+        if self.shown.labels == "own":
+            return 1 + max(max(task.classes) for task in self.tasks)
         return len(self.tasks[0].classes)
 
     def digest(self) -> str:

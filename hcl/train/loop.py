@@ -120,6 +120,7 @@ def start_of(job: Job, stream: Stream) -> Start:
         seed=job.seed,
         device=job.device,
         archive=stream,
+        only_seen=job.benchmark.shown.labels == "own",
     )
 
 

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcl.errors import HCLError
-from hcl.learn.contract import TaskBatch, TaskBatches
+from hcl.learn.contract import UNLABELLED, TaskBatch, TaskBatches
 from hcl.records.embeddings import Embeddings
 from hcl.records.tasks import Benchmark, Drift, Part, Tails, Task
 
 SHUFFLE = 1  # keeps the generator of the order apart from others of the same seed
-BLUR, TAILS, DRIFT = 5, 6, 7  # and these from it: see also ``hcl.train.loop``
+BLUR, TAILS, DRIFT, LABELLED = 5, 6, 7, 8  # and these from it: see also ``hcl.train.loop``
 SCALE_SAMPLES = 4096  # from which a feature's standard deviation is taken
 
 
@@ -34,6 +34,11 @@ def batch_bounds(samples: int, batch_size: int) -> NDArray[np.int64]:
     """Where batches begin and end: round(samples / batch_size) of them, as equal as can be."""
     batches = max(1, round(samples / batch_size))
     return np.arange(batches + 1) * samples // batches
+
+
+def labels_of(benchmark: Benchmark, task: Task) -> Sequence[int]:
+    """The labels of a task's classes."""
+    return task.classes if benchmark.shown.labels == "own" else range(len(task.classes))
 
 
 def shown_of_each(benchmark: Benchmark, segment: int) -> NDArray[np.int64] | None:
@@ -47,7 +52,7 @@ def shown_of_each(benchmark: Benchmark, segment: int) -> NDArray[np.int64] | Non
         return None
     task = benchmark.tasks[benchmark.stream[segment].task]
     share = np.array(weights) / sum(weights)
-    there = np.bincount(task.train.y, minlength=len(share))
+    there = [np.sum(task.train.y == label) for label in labels_of(benchmark, task)]
     total = min(n / s for n, s in zip(there, share, strict=True) if s > 0)
     return np.floor(total * share + 1e-9).astype(np.int64)
 
@@ -113,6 +118,7 @@ class Stream:
         self._images = images
         self.shape = self.pixels if images and self.pixels is not None else (self.size,)
         self._orders: dict[tuple[int, int], NDArray[np.int64]] = {}  # the last ones
+        self._with_label: dict[int, NDArray[np.bool_]] = {}  # by task
         self._scale, self._direction = self._disturbance()
 
     def _disturbance(self) -> tuple[NDArray[np.float32], Tensor]:
@@ -177,11 +183,14 @@ class Stream:
             if len(self._orders) > 1:  # this segment's, and that of the one before it
                 del self._orders[next(iter(self._orders))]
             generator = np.random.default_rng([self.seed, SHUFFLE, segment, epoch])
-            y = self.benchmark.tasks[self.benchmark.stream[segment].task].train.y
+            task = self.benchmark.tasks[self.benchmark.stream[segment].task]
+            y = task.train.y
             order = generator.permutation(len(y))
             each = shown_of_each(self.benchmark, segment)
             if each is not None:
-                kept = [np.flatnonzero(y[order] == k)[:count] for k, count in enumerate(each)]
+                labels = labels_of(self.benchmark, task)
+                counts = zip(labels, each, strict=True)
+                kept = [np.flatnonzero(y[order] == k)[:count] for k, count in counts]
                 order = order[np.sort(np.concatenate(kept))]
             self._orders[segment, epoch] = order
         return self._orders[segment, epoch]
@@ -220,10 +229,26 @@ class Stream:
         if isinstance(tails, Tails):
             found += tails.scale * self._scale * self._noise(rows, tails.degrees)
         x = torch.from_numpy(found)
-        y = torch.from_numpy(part.y[chosen])
+        labels = part.y[chosen]
+        if part is task.train and self.benchmark.shown.labelled < 1:
+            labels = np.where(self._labelled(task)[chosen], labels, UNLABELLED)
+        y = torch.from_numpy(labels)
         x = sent(x.view(-1, *self.shape), self.device)
         as_they_are = self.pixels is None or self._images
         return x if as_they_are else x / 255, sent(y, self.device)
+
+    def _labelled(self, task: Task) -> NDArray[np.bool_]:
+        """Which training samples of a task come with their label: so many of each class."""
+        number = next(i for i, other in enumerate(self.benchmark.tasks) if other is task)
+        if number not in self._with_label:
+            shown = self.benchmark.shown
+            generator = np.random.default_rng([shown.seed, LABELLED, number])
+            found = np.zeros(len(task.train.y), bool)
+            for label in labels_of(self.benchmark, task):
+                of_class = generator.permutation(np.flatnonzero(task.train.y == label))
+                found[of_class[: max(1, round(shown.labelled * len(of_class)))]] = True
+            self._with_label[number] = found
+        return self._with_label[number]
 
     def _noise(self, rows: NDArray[np.int64], degrees: float) -> NDArray[np.float32]:
         """Student's t for each row of a file: the same whenever, and with whom, it is read."""

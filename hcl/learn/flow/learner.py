@@ -142,6 +142,7 @@ class FlowLearner:
                 loss, statistics, _ = self.objective(x, y)
                 sums = self._look(self._sums(statistics))
             self.detector.record(self.task, sums, len(x))
+        self.model.latent.mark(y, self.task)
         self.memory.learned(self.task, x, y, z)
         check_finite(loss, self.model, seen(x))
         self._step(loss)
@@ -198,11 +199,12 @@ class FlowLearner:
         return Evidence(watched, verdict)
 
     def _sums_for_all(self, y: Tensor, statistics: Statistics, z: Tensor) -> NDArray[np.float64]:
-        """S1, S2, S3 of the batch for each task, (T, 3)."""
+        """S1, S2, S3 of the batch for each task, (T, 3); −∞ where a class never came in it."""
         log_det = statistics.log_det
         rows = []
         for task in range(self.num_tasks):
-            log_pz = self.model.latent.log_prob(z, y, task)
+            latent = self.model.latent
+            log_pz = latent.log_prob(z, y, task).masked_fill(latent.unseen(y, task), -torch.inf)
             rows.append(self._sums(Statistics(log_pz + log_det, log_pz, log_det)))
         return self._look(torch.stack(rows))
 
