@@ -121,6 +121,11 @@ class StreamSettings:
     def __post_init__(self) -> None:
         if not 0 < self.labelled <= 1:
             raise ValueError(f"labelled: is {self.labelled:g}; expected above 0, up to 1.")
+        if self.labelled < 1 and self.labels == "own":
+            raise ValueError(
+                f"labelled: is {self.labelled:g}, but with labels: own the classes of a task are "
+                "known by their labels alone; expected 1, or labels: task."
+            )
         if self.blur < 0:
             raise ValueError(f"blur: is {self.blur}; expected 0 batches or more.")
         if self.batches is not None and self.batches < 1:

@@ -144,6 +144,7 @@ class Start:
         device: where samples come.
         archive: all tasks' training samples.
         only_seen: whether tasks bring new classes, so that most pairs (class, task) never come.
+        partly_labelled: whether samples may come with ``UNLABELLED`` in place of their label.
     """
 
     shape: tuple[int, ...]
@@ -155,6 +156,7 @@ class Start:
     device: torch.device
     archive: Archive
     only_seen: bool = False
+    partly_labelled: bool = False
 
     def generator(
         self, purpose: Literal["weights", "draws"], *, on_cpu: bool = False

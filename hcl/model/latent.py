@@ -81,6 +81,18 @@ class LatentMixture(nn.Module):
         square = (z - self.means[t, y]).square().sum(-1)
         return -0.5 * square - 0.5 * self.size * math.log(2 * math.pi)
 
+    def log_marginal(self, z: Tensor, t: Tensor | int) -> Tensor:
+        """log 1/K Σ_y N(z; μ_{y,t}, I), (B,): of a sample without a label."""
+        of_all = self.log_probs(z).logsumexp(2) - math.log(self.num_classes)  # (B, T)
+        if isinstance(t, int):
+            return of_all[:, t]
+        return of_all.gather(1, t[:, None])[:, 0]
+
+    def log_prob_of_any(self, z: Tensor, y: Tensor, t: Tensor | int) -> Tensor:
+        """``log_prob``, or ``log_marginal`` where ``y`` is below 0: no label is given."""
+        labelled = self.log_prob(z, y.clamp(min=0), t)
+        return torch.where(y < 0, self.log_marginal(z, t), labelled)
+
     def scores(self, z: Tensor) -> Tensor:
         """log N(z; μ_{y,t}, I) up to a term that depends on z alone, (B, T, K).
 

@@ -20,7 +20,16 @@ from torch import Tensor
 from hcl import __version__
 from hcl.errors import HCLError
 from hcl.files import fingerprint, replacing
-from hcl.learn.contract import Learner, Observation, Prediction, Sampler, Start, Watched
+from hcl.learn.contract import (
+    Batch,
+    Learner,
+    Observation,
+    Prediction,
+    Sampler,
+    Start,
+    TaskBatch,
+    Watched,
+)
 from hcl.learn.settings import Method, TrainingSettings, used_settings
 from hcl.model import looking
 from hcl.model.hybrid import NonFiniteError
@@ -121,6 +130,7 @@ def start_of(job: Job, stream: Stream) -> Start:
         device=job.device,
         archive=stream,
         only_seen=job.benchmark.shown.labels == "own",
+        partly_labelled=job.benchmark.shown.labelled < 1,
     )
 
 
@@ -176,9 +186,10 @@ def train_seed(
     while progress.segment < len(segments):
         segment = progress.segment
         for batch in stream.batches(segment, progress.batch, epochs):
-            told = batch if job.method.detection is None else batch.without_task()
+            told = _told(job, batch, segment)
             with _saying_where(job, progress):
-                _note(progress, learner.observe(told), batch.task, learner)
+                if len(told.y):
+                    _note(progress, learner.observe(told), batch.task, learner)
             progress.batch += 1
             steps.update()
             done += 1
@@ -196,6 +207,19 @@ def train_seed(
             _save(checkpoint, progress, learner)
     steps.close()
     return _finish(job, progress), learner
+
+
+def _told(job: Job, batch: TaskBatch, segment: int) -> Batch | TaskBatch:
+    """The batch as the learner may see it: with its task, and with samples without a label.
+
+    A learner that infers whose a sample is is told the task that the segment brings, from the first
+    batch that may hold it; others are told whose most samples are.
+    """
+    if getattr(job.method, "belongs", "batch") == "sample":
+        batch = batch._replace(task=job.benchmark.stream[segment].task)
+    if job.benchmark.shown.labelled < 1 and not getattr(job.method, "unlabelled", 0):
+        batch = batch.labelled()
+    return batch if job.method.detection is None else batch.without_task()
 
 
 def _batch_size(job: Job) -> int:

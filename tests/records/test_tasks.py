@@ -277,6 +277,8 @@ SHOWN = {
     "batches": 20,
     "frequencies": (1.0, 0.02),
     "disturb": Tails(degrees=2.5),
+    "labels": "own",
+    "labelled": 0.25,
     "order": (SegmentSettings(1, 1), SegmentSettings(2, 1, (3.0, 1.0)), 3),
 }
 
@@ -317,6 +319,7 @@ def test_a_plain_stream_says_nothing_of_how_it_is_shown(tmp_path) -> None:
         ("frequencies", (1.0, -0.5), "expected a weight of 0 or more for each label"),
         ("frequencies", (0.0, 0.0), "one of them above 0"),
         ("frequencies", (), "expected a weight"),
+        ("labelled", 0.0, "labelled: is 0; expected above 0, up to 1"),
     ],
 )
 def test_a_stream_that_cannot_be_shown_is_refused(key, value, said) -> None:
@@ -344,3 +347,23 @@ def test_pixels_are_not_disturbed() -> None:
     pixels = replace(made, attributes={**made.attributes, "pixels": "[1, 1, 3]"})
     with pytest.raises(HCLError, match=r"key.disturb: moves features, but toy has pixels"):
         make(StreamSettings(EqualTasks("toy", 2), disturb=Drift()), toy=pixels)
+
+
+def test_own_labels_are_those_of_the_data_set() -> None:
+    source = embeddings()
+    tasks = (TaskSettings("toy", ("class 4", 1)), TaskSettings("toy", (0, 2, 3)))
+    benchmark = make(StreamSettings(tasks, labels="own"), toy=source)
+    assert benchmark.num_classes == 5
+    for task in benchmark.tasks:
+        for part in (task.train, task.validation, task.test):
+            assert (source.y[part.rows] == part.y).all()
+    with pytest.raises(HCLError, match="all tasks of a benchmark must have the same number"):
+        make(StreamSettings(tasks), toy=source)
+
+
+def test_own_labels_are_of_one_data_set_and_all_given() -> None:
+    tasks = (TaskSettings("toy", (0, 1)), TaskSettings("other", (0, 1)))
+    with pytest.raises(HCLError, match=r"key.labels: is own, but the tasks are of toy, other"):
+        make(StreamSettings(tasks, labels="own"), toy=embeddings(), other=embeddings())
+    with pytest.raises(ValueError, match=r"labelled: is 0.5, but with labels: own"):
+        StreamSettings(tasks, labels="own", labelled=0.5)

@@ -198,3 +198,24 @@ def test_a_closed_form_is_shown_the_batches_of_the_stream():
     prints = {key: job.fingerprint() for key, job in jobs.items()}
     assert prints[None, 32] == prints[None, 64]
     assert len(set(prints.values())) == 3
+
+
+def test_a_share_of_each_class_comes_with_its_label_always_the_same_samples():
+    stream = make(Shown(labelled=0.1), epochs=2)
+    batches = list(stream.batches(1))
+    x, y = torch.cat([b.x for b in batches]), torch.cat([b.y for b in batches])
+    given = [
+        {(sample.numpy().tobytes(), int(label)) for sample, label in zip(x[e], y[e], strict=True)}
+        for e in (slice(0, TRAIN), slice(TRAIN, None))
+    ]
+    assert given[0] == given[1]
+    assert np.bincount(y[:TRAIN] + 1).tolist() == [TRAIN - 64, 32, 32]
+    truth = make(Shown(), epochs=2)
+    expected = torch.cat([b.y for b in truth.batches(1)])
+    assert torch.equal(y[y >= 0], expected[y >= 0])
+    few = make(Shown(labelled=1e-6))
+    assert np.bincount(torch.cat([b.y for b in few.batches(0)]) + 1).tolist() == [TRAIN - 2, 1, 1]
+    batch = batches[0]
+    assert torch.equal(batch.labelled().y, batch.y[batch.y >= 0])
+    assert len(batch.labelled().x) == len(batch.labelled().y)
+    assert batch.labelled().task == 1

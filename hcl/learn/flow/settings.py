@@ -118,6 +118,10 @@ class FlowMethod:
             Paper: silent.
         weight_decay: instead of the benchmark's.
         detection: how changes of task are noticed; with it the learner is never told its tasks.
+        unlabelled: weight of the samples without a label, beside those with one; their likelihood
+            is summed over classes. 0 leaves them out. Beyond the paper.
+        belongs: to a task: a whole ``batch``, the paper's, or each ``sample`` by itself, which is
+            inferred; for streams whose batches are mixed, beyond the paper.
     """
 
     kind: Literal["flow"] = "flow"
@@ -126,6 +130,8 @@ class FlowMethod:
     learning_rate_decay: float = 0.0
     weight_decay: float | None = None
     detection: DetectionSettings | None = None
+    unlabelled: float = 0.1
+    belongs: Literal["batch", "sample"] = "batch"
 
     learner: ClassVar[str] = "hcl.learn.flow.learner"
     takes_images: ClassVar[bool] = True
@@ -136,6 +142,7 @@ class FlowMethod:
     def __post_init__(self) -> None:
         check_rates(self.learning_rate, self.weight_decay)
         check_not_negative("learning_rate_decay", self.learning_rate_decay)
+        check_not_negative("unlabelled", self.unlabelled)
         if self.detection is not None and isinstance(self.memory, AllData):
             raise ValueError(
                 "memory.kind: is all, which has to be told its tasks; take another memory, or no "
