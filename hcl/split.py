@@ -204,7 +204,7 @@ def make_benchmark(
             f"{where}.labels: is own, but the tasks are of {', '.join(settings.datasets)}, whose "
             "labels mean different things; take one data set, or labels: task."
         )
-    if settings.labels == "task" and len(set(sizes)) != 1:
+    if len(set(sizes)) != 1:
         raise HCLError(
             f"{where}.tasks: the tasks have {', '.join(map(str, sizes))} classes; "
             "all tasks of a benchmark must have the same number."
@@ -264,6 +264,7 @@ def _declared_tasks(
     """Each task with the labels of its classes."""
     if isinstance(settings.tasks, EqualTasks):
         equal = settings.tasks
+        _check_labelled(equal.dataset, embeddings, f"{where}.tasks")
         names = embeddings[equal.dataset].classes
         size = equal.classes_per_task
         if len(names) % size:
@@ -277,6 +278,7 @@ def _declared_tasks(
         ]
     declared = []
     for index, task in enumerate(settings.tasks):
+        _check_labelled(task.dataset, embeddings, f"{where}.tasks[{index}]")
         names = embeddings[task.dataset].classes
         chosen = range(len(names)) if task.classes is None else task.classes
         key = f"{where}.tasks[{index}].classes"
@@ -287,6 +289,14 @@ def _declared_tasks(
             raise HCLError(f"{key}: a task needs at least 2 classes, here: {list(chosen)}.")
         declared.append((task, classes))
     return declared
+
+
+def _check_labelled(dataset: str, embeddings: Mapping[str, Embeddings], key: str) -> None:
+    if not embeddings[dataset].classes:
+        raise HCLError(
+            f"{key}.dataset: {dataset} has no labels, and tasks are made of classes. Sort its "
+            "images into class folders (source: folder), or predict their classes (`hcl predict`)."
+        )
 
 
 def _label_of(choice: int | str, names: list[str], dataset: str, key: str) -> int:

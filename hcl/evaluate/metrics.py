@@ -23,8 +23,11 @@ def accuracy_matrix(
 ) -> FloatArray:
     """``accuracy[i, j]``: share of task i's test samples classified rightly after segment j.
 
+    NaN after a segment in which the learner gave no answer at all (``joint`` before the last task).
+
     Args:
-        predicted_class: (J, N), the class answered for each test sample after each segment.
+        predicted_class: (J, N), the class answered for each test sample after each segment; −1
+            where there was no answer.
         y: (N,), the true class.
         task: (N,), the true task, 0-based.
         tasks: M, the number of distinct tasks.
@@ -32,7 +35,8 @@ def accuracy_matrix(
     Returns:
         (M, J).
     """
-    right = predicted_class == y[None, :]
+    right = (predicted_class == y[None, :]).astype(np.float64)
+    right[(predicted_class < 0).all(axis=1)] = np.nan
     return np.stack([right[:, task == i].mean(axis=1) for i in range(tasks)])
 
 
@@ -52,6 +56,9 @@ def average_accuracy(accuracy: FloatArray) -> float:
 
 def average_forgetting(accuracy: FloatArray, stream: Sequence[int]) -> float:
     """(1/(τ−1)) Σ_{i<τ} (a_{i,i} − a_{i,τ}); NaN where nothing came after any task.
+
+    NaN also where a_{i,i} is not defined: what is learned with all tasks together (``joint``) has
+    nothing to forget.
 
     Negative where a task is better in the end than when it was learned. It is not the drop from
     the best accuracy ever reached, which other papers call forgetting.
@@ -137,6 +144,56 @@ def accuracy_so_far(
         shown = sorted(set(stream[: j + 1]))
         found.append(np.average(accuracy[shown, j], weights=weights[shown]))
     return np.array(found)
+
+
+def class_accuracy(
+    predicted_class: IntArray, y: IntArray, task: IntArray, tasks: int, classes: int
+) -> FloatArray:
+    """Share of the test samples of each class of each task whose class is answered rightly, (M, K).
+
+    NaN for a class without test samples. Its mean over a task's samples is a_{i,τ}.
+
+    Args:
+        predicted_class: (N,), the class answered for each test sample in the end.
+        y: (N,), the true class.
+        task: (N,), the true task.
+        tasks: M.
+        classes: K.
+    """
+    pair, length = task * classes + y, tasks * classes
+    right = np.bincount(pair, weights=predicted_class == y, minlength=length)
+    count = np.bincount(pair, minlength=length).astype(np.float64)
+    return np.divide(right, count, out=np.full(length, np.nan), where=count > 0).reshape(tasks, -1)
+
+
+def confusion(
+    pair_class: IntArray,
+    named_task: IntArray,
+    y: IntArray,
+    task: IntArray,
+    tasks: int,
+    classes: int,
+) -> IntArray | None:
+    """How many test samples of each (task, class) were taken for which, (M·K, M·K + 1) counts.
+
+    Row and column t·K + k stand for class k of task t; the last column counts answers without a
+    task. The trace over the sum is the overall accuracy. ``None`` where no task is ever named.
+
+    Args:
+        pair_class: (N,), class of the most likely (class, task) pair.
+        named_task: (N,), its task, as ``relabelled_tasks`` gives it.
+        y: (N,), the true class.
+        task: (N,), the true task.
+        tasks: M.
+        classes: K.
+    """
+    if (named_task < 0).all():
+        return None
+    length = tasks * classes
+    named = np.where(named_task < 0, length, named_task * classes + pair_class)
+    counts = np.zeros((length, length + 1), np.int64)
+    np.add.at(counts, (task * classes + y, named), 1)
+    return counts
 
 
 @dataclass(frozen=True)

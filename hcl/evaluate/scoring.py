@@ -1,7 +1,8 @@
 """From runs to scores: the metrics of every seed, their summary, and what stands behind them.
 
 The files of both are ``hcl.records.scores``'s. An undefined metric (the overall accuracy of
-``curl``, the forgetting of a single task) is NaN in ``Scores`` and ``None`` in a summary.
+``curl``, the forgetting of a single task or of ``joint``) is NaN in ``Scores`` and ``None`` in a
+summary.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
     added_in = [int(segment) for segment in run.added_in]
     accuracy = metrics.accuracy_matrix(run.predicted_class, y, task, len(benchmark.tasks))
     named = metrics.relabelled_tasks(run.predicted_task[-1], added_in, stream)
+    sizes = len(benchmark.tasks), len(benchmark.tasks[0].classes)
+    answered, pair, paired, k = _within_tasks(run, benchmark, named, y, task)
     changes = None
     if run.trace is not None:
         trace = run.trace
@@ -89,7 +92,31 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
         overall_accuracy=metrics.overall_accuracy(run.pair_class[-1], named, y, task),
         changes=changes,
         so_far=_so_far(accuracy, benchmark),
+        class_accuracy=metrics.class_accuracy(answered, k, task, *sizes),
+        confusion=metrics.confusion(pair, paired, k, task, *sizes),
     )
+
+
+def _within_tasks(
+    run: Run,
+    benchmark: Benchmark,
+    named: metrics.IntArray,
+    y: metrics.IntArray,
+    task: metrics.IntArray,
+) -> tuple[metrics.IntArray, metrics.IntArray, metrics.IntArray, metrics.IntArray]:
+    """The last answers by class, by pair and by the pair's task, and the truth, 0…K−1 in each task.
+
+    Of the data set's own labels, one that is not among its task's classes is −1, and a pair of such
+    a label names no task.
+    """
+    answered, pair = run.predicted_class[-1], run.pair_class[-1]
+    if benchmark.shown.labels != "own":
+        return answered, pair, named, y
+    place = np.full((len(benchmark.tasks), benchmark.num_classes), -1, np.int64)
+    for i, each in enumerate(benchmark.tasks):
+        place[i, list(each.classes)] = np.arange(len(each.classes))
+    pair = np.where(named < 0, -1, place[named, pair])
+    return place[task, answered], pair, np.where(pair < 0, -1, named), place[task, y]
 
 
 def _so_far(accuracy: metrics.FloatArray, benchmark: Benchmark) -> metrics.FloatArray | None:

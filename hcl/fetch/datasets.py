@@ -21,6 +21,7 @@ Source = Literal[
     "fashion-mnist",
     "svhn",
     "folder",
+    "images",
     "webdataset",
     "parquet",
     "embeddings",
@@ -28,6 +29,7 @@ Source = Literal[
 # What the path of a user's own data names
 OWN = {
     "folder": "the folder",
+    "images": "the folder",
     "webdataset": "the folder of tar shards",
     "parquet": "the folder of Parquet files",
     "embeddings": "the .npz or .h5 file",
@@ -40,7 +42,7 @@ class DatasetSettings:
     """Where a data set comes from: one entry of ``datasets`` in the parameters.
 
     Attributes:
-        source: which data set, or which kind of the user's own.
+        source: which data set, or which kind of the user's own; ``images`` have no labels.
         path: the user's folder of images, tar shards or Parquet files, or embedding file; for an
             official set the folder that holds its files already, in place of a download.
         partial: accept an official set of which only a part is there.
@@ -240,6 +242,9 @@ def fetch(
         content, source = readers.read_digits(), "scikit-learn's digits"
     elif settings.source == "folder":
         content, source = images.read_folder(_own(name, settings)), "a folder of images"
+    elif settings.source == "images":
+        content = images.read_unlabelled(_own(name, settings))
+        source = "a folder of images without labels"
     elif settings.source == "webdataset":
         content, source = images.read_webdataset(_own(name, settings)), "tar shards of images"
     elif settings.source == "parquet":

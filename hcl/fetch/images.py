@@ -2,9 +2,10 @@
 
 Whatever they lie in, the files are kept as they are, and pass the same checks: each is decoded once
 here, so that a broken one is found before hours of extraction; train and test have the same
-classes. A source is gone through twice: for its outline (the number of images, their bytes, the
-classes), then block by block. What is held meanwhile is a block, the names of the classes, and of a
-folder the names of the files of one class.
+classes. A folder may also hold images of which nothing is known (``read_unlabelled``). A source is
+gone through twice: for its outline (the number of images, their bytes, the classes), then block by
+block. What is held meanwhile is a block, the names of the classes, and of a folder the names of the
+files of one class.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +26,7 @@ import numpy as np
 
 from hcl.errors import HCLError
 from hcl.fetch.archives import check_entry, opened
-from hcl.records.raw import TEST, TRAIN, Block, Content, decode_image
+from hcl.records.raw import TEST, TRAIN, UNLABELLED, Block, Content, decode_image
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 PARTS = (("train", TRAIN), ("test", TEST))
@@ -61,6 +62,19 @@ def read_folder(folder: Path) -> Content:
         return _walk_folder(folder / part, split)
 
     return _content(folder, walk, sorted)
+
+
+def read_unlabelled(folder: Path) -> Content:
+    """All images of a folder and of the folders in it, in the order of their paths; no classes."""
+    count, total = 0, 0
+    for file in _walk_anywhere(folder):
+        _check_size(file)
+        count += 1
+        total += file.size
+    if not count:
+        raise HCLError(f"{folder}: no image in it ({', '.join(IMAGE_SUFFIXES)}).")
+    blocks = _blocks(_walk_anywhere(folder), {"": UNLABELLED})
+    return Content("encoded", (), count, (total,), blocks)
 
 
 def read_webdataset(folder: Path) -> Content:
@@ -112,11 +126,7 @@ def _content(folder: Path, walk: _Walk, in_order: Callable[[Iterable[str]], list
     for part, split in PARTS:
         labels = found.setdefault(part, {})
         for file in walk(part, split, False):
-            if file.size > LARGEST_IMAGE:
-                raise HCLError(
-                    f"{file.name}: {file.size} bytes, more than the {LARGEST_IMAGE} that an image "
-                    "may have. Take it out."
-                )
+            _check_size(file)
             labels.setdefault(file.label)
             count += 1
             total += file.size
@@ -131,7 +141,17 @@ def _content(folder: Path, walk: _Walk, in_order: Callable[[Iterable[str]], list
                 "Both need the same ones."
             )
     classes = in_order(found["train"])
-    return Content("encoded", tuple(classes), count, (total,), _blocks(walk, classes))
+    files = (file for part, split in PARTS for file in walk(part, split, True))
+    numbers = {name: number for number, name in enumerate(classes)}
+    return Content("encoded", tuple(classes), count, (total,), _blocks(files, numbers))
+
+
+def _check_size(file: ImageFile) -> None:
+    if file.size > LARGEST_IMAGE:
+        raise HCLError(
+            f"{file.name}: {file.size} bytes, more than the {LARGEST_IMAGE} that an image "
+            "may have. Take it out."
+        )
 
 
 def _in_order(labels: Iterable[str]) -> list[str]:
@@ -142,9 +162,7 @@ def _in_order(labels: Iterable[str]) -> list[str]:
     return sorted(labels)
 
 
-def _blocks(walk: _Walk, classes: list[str]) -> Iterator[Block]:
-    numbers = {name: number for number, name in enumerate(classes)}
-
+def _blocks(files: Iterable[ImageFile], numbers: Mapping[str, int]) -> Iterator[Block]:
     def load(file: ImageFile) -> bytes:
         try:
             data = file.read()
@@ -153,7 +171,6 @@ def _blocks(walk: _Walk, classes: list[str]) -> Iterator[Block]:
             raise HCLError(f"{file.name}: not a readable image ({error}).") from error
         return data
 
-    files = (file for part, split in PARTS for file in walk(part, split, True))
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside of Python's lock
         for group in _groups(files):
             for file in group:
@@ -200,16 +217,33 @@ def _walk_folder(folder: Path, split: int) -> Iterator[ImageFile]:
             raise HCLError(f"{child}: a class without images.")
         for name in names:
             path = os.path.join(child, name)  # noqa: PTH118 (pathlib keeps names that it has seen)
-            try:
-                found = os.stat(path)  # noqa: PTH116
-            except OSError as error:
-                raise HCLError(f"{path}: cannot be read ({error.strerror}).") from error
-            if not name.lower().endswith(IMAGE_SUFFIXES) or not stat.S_ISREG(found.st_mode):
-                raise HCLError(
-                    f"{path}: not an image by its name; a class folder holds "
-                    f"{', '.join(IMAGE_SUFFIXES)} files only (hidden ones are passed over)."
-                )
-            yield ImageFile(path, found.st_size, partial(_read_file, path), child.name, split)
+            yield _image_file(path, child.name, split, "a class folder")
+
+
+def _walk_anywhere(folder: Path) -> Iterator[ImageFile]:
+    """The image files under a folder, however deep, in the order of their paths."""
+    if not folder.is_dir():
+        raise HCLError(f"{folder}: no such folder; expected images in it.")
+    for child in sorted(folder.iterdir()):
+        if child.name.startswith("."):
+            continue
+        if child.is_dir():
+            yield from _walk_anywhere(child)
+        else:
+            yield _image_file(str(child), "", TRAIN, "a folder of images")
+
+
+def _image_file(path: str, label: str, split: int, place: str) -> ImageFile:
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError as error:
+        raise HCLError(f"{path}: cannot be read ({error.strerror}).") from error
+    if not path.lower().endswith(IMAGE_SUFFIXES) or not stat.S_ISREG(found.st_mode):
+        raise HCLError(
+            f"{path}: not an image by its name; {place} holds "
+            f"{', '.join(IMAGE_SUFFIXES)} files only (hidden ones are passed over)."
+        )
+    return ImageFile(path, found.st_size, partial(_read_file, path), label, split)
 
 
 def _read_file(path: str) -> bytes:

@@ -6,7 +6,7 @@ only one that is told its tasks gets a ``TaskBatch``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -56,8 +56,19 @@ class TaskBatches(NamedTuple):
     y: Tensor
 
 
+class MixedBatch(NamedTuple):
+    """Samples of all tasks, mixed."""
+
+    x: Tensor
+    y: Tensor
+    t: Tensor  # (n,) the benchmark's numbers of their tasks
+
+
 class Prediction(NamedTuple):
-    """A learner's answers: see ``hcl.records.runs`` for what each means."""
+    """A learner's answers: see ``hcl.records.runs`` for what each means.
+
+    One that can't answer yet gives −1 for each.
+    """
 
     predicted_class: NDArray[np.int16]  # (n,)
     predicted_task: NDArray[np.int16]
@@ -123,11 +134,43 @@ class Sampler(Protocol):
         """
 
 
+@runtime_checkable
+class Posterior(Protocol):
+    """A learner that says how sure it is."""
+
+    def posterior(self, x: Tensor) -> Tensor:
+        """log p(y, t | x) of every task and class, (n, T, K): exp of it sums to 1 per sample.
+
+        −∞ where no sample was seen. A learner that knows no tasks answers as if all were one.
+        """
+
+
+@runtime_checkable
+class Surprise(Protocol):
+    """A learner that says how new a sample is."""
+
+    def novelty(self, x: Tensor) -> NDArray[np.float64]:
+        """A p-value of each sample, (n,): small where it is unlike all that was learned."""
+
+
 class Archive(Protocol):
-    """All tasks' training samples, for MTL, which may look at them again."""
+    """All tasks' training samples, for MTL and joint training, which may look at them again."""
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that the stream has in all."""
 
     def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
         """``count`` samples of each task; their rows are chosen by a ``generator`` on the CPU."""
+
+    def num_mixed(self, count: int) -> int:
+        """Batches that ``mixed`` has."""
+
+    def mixed(self, count: int, generator: torch.Generator) -> Iterator[MixedBatch]:
+        """All tasks' samples once, in batches of ``count`` whatever their task.
+
+        Their order comes from a ``generator`` on the CPU.
+        """
 
 
 @dataclass(frozen=True)
@@ -183,3 +226,14 @@ class Start:
 def as_int16(*values: Tensor) -> Prediction:
     """Answers as a run file holds them: class, task, and class of the likeliest pair."""
     return Prediction(*(value.cpu().numpy().astype(np.int16) for value in values))
+
+
+def shares(scores: Tensor) -> Tensor:
+    """Scores of a regression on indicators (n, C) as probabilities; where none is above 0, equal.
+
+    A class that was never seen scores −∞ and has none.
+    """
+    positive = scores.clamp(min=0)
+    none = (positive.sum(1, keepdim=True) <= 0) & (scores > -torch.inf)
+    positive = positive + none
+    return positive / positive.sum(1, keepdim=True)

@@ -128,4 +128,6 @@ def used_settings(
         used["flow"] = dataclasses.asdict(flow)
     if not method.closed_form or in_batches:
         used["training"] = dataclasses.asdict(training)
+    elif training.save_model:
+        used["training"] = {"save_model": True}  # it changes no answer, but what is left behind
     return used

@@ -112,7 +112,8 @@ class HybridModel(nn.Module):
         device = self.latent.means.device
         self.latent.means = torch.empty_like(state["latent.means"], device=device)
         self.latent.num_classes = self.latent.means.shape[1]
-        if self.latent.seen is not None:
+        self.latent.seen = None
+        if "latent.seen" in state:
             self.latent.seen = torch.empty_like(state["latent.seen"], device=device)
         self.load_state_dict(state)
 

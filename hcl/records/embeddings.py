@@ -3,7 +3,8 @@
 Layout ``hcl-embeddings/1``, n samples, every dataset contiguous (so that equal data gives equal
 bytes, and several processes share one copy of it in memory):
 
-- ``x`` float32 (n, D); ``y`` int64 (n,), 0-based class; ``split`` uint8 (n,), 0 train, 1 test;
+- ``x`` float32 (n, D); ``y`` int64 (n,), 0-based class, or −1 throughout where the set has no
+  labels and no ``classes``; ``split`` uint8 (n,), 0 train, 1 test;
 - the attributes of ``ATTRIBUTES``, all of them text. ``docs/embeddings.md`` says what each holds.
 
 Layout ``hcl-pixels/1`` is the same for images that are learned as they are: ``x`` is uint8
@@ -31,6 +32,7 @@ FORMAT = "hcl-embeddings/1"
 PIXELS = "hcl-pixels/1"
 DTYPES = {FORMAT: "float32", PIXELS: "uint8"}  # of x
 TRAIN, TEST = 0, 1
+UNLABELLED = -1  # for every sample of a set without classes
 
 # What made the file, in the order in which it is written; the fingerprint is taken over these.
 PROVENANCE = (
@@ -60,7 +62,7 @@ class Embeddings:
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes, in the order of the labels."""
+        """The names of the classes, in the order of the labels; none of a set without labels."""
         names: list[str] = json.loads(self.attributes["classes"])
         return names
 
@@ -211,7 +213,8 @@ def _check_labels(embeddings: Embeddings, path: Path) -> None:
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise _broken(path, "its attribute classes is not a JSON list of names")
     low, high = int(embeddings.y.min()), int(embeddings.y.max())
-    if low < 0 or high >= len(classes):
+    unlabelled = not classes and low == high == UNLABELLED
+    if not unlabelled and (low < 0 or high >= len(classes)):
         raise _broken(path, f"labels are {low}…{high}, but it names {len(classes)} classes")
     if embeddings.split.max() > TEST:
         highest = embeddings.split.max()

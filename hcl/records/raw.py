@@ -3,7 +3,8 @@
 Layout ``hcl-raw/1``, n samples, every dataset contiguous (so that equal data gives equal bytes,
 and a reader can map it into memory):
 
-- ``y`` int64 (n,), 0-based class; ``split`` uint8 (n,), 0 train, 1 test;
+- ``y`` int64 (n,), 0-based class, or −1 throughout where the set has no labels and no ``classes``;
+  ``split`` uint8 (n,), 0 train, 1 test;
 - exactly one of
 
   - ``images`` uint8 (n, H, W, C), C = 1 or 3;
@@ -37,6 +38,7 @@ from hcl.progress import bar
 
 FORMAT = "hcl-raw/1"
 TRAIN, TEST = 0, 1
+UNLABELLED = -1  # for every sample of a set without classes
 
 Kind = Literal["images", "encoded", "embeddings"]
 # Each kind's dataset, its dtype and its number of dimensions
@@ -279,7 +281,8 @@ class Raw:
             raise self._broken("it holds no samples")
         if len(self.split) != n:
             raise self._broken(f"split has {len(self.split)} entries, y has {n}")
-        if self.y.min() < 0 or self.y.max() >= len(self.classes):
+        unlabelled = not self.classes and (self.y == UNLABELLED).all()
+        if not unlabelled and (self.y.min() < 0 or self.y.max() >= len(self.classes)):
             raise self._broken(
                 f"labels are {self.y.min()}…{self.y.max()} but it has {len(self.classes)} classes"
             )
@@ -316,21 +319,26 @@ def decode_image(data: bytes) -> NDArray[np.uint8]:
     """
     try:
         with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I"):  # 16-bit grey, which Pillow would clip, not scale
-                grey = (np.asarray(upright) >> 8).astype(np.uint8)
-                return np.repeat(grey[:, :, None], 3, axis=2)
-            if upright.has_transparency_data:
-                rgba = upright.convert("RGBA")
-                upright = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
-            return np.array(upright.convert("RGB"))
+            return as_rgb(image)
     except UnidentifiedImageError:
         raise ValueError(f"not one of {', '.join(IMAGE_FORMATS)}") from None
     except MemoryError:
         raise
     except Exception as error:  # over broken files, Pillow's decoders raise nearly anything
         raise ValueError(str(error) or type(error).__name__) from error
+
+
+def as_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """Pillow's image as RGB (H, W, 3), as ``decode_image`` has it of a file."""
+    image.load()
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):  # 16-bit grey, which Pillow would clip, not scale
+        grey = (np.asarray(upright) >> 8).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if upright.has_transparency_data:
+        rgba = upright.convert("RGBA")
+        upright = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+    return np.array(upright.convert("RGB"))
 
 
 def _text(file: h5py.File, name: str) -> str:

@@ -16,6 +16,8 @@ Layout (``hcl-run/3``, HDF5, contiguous; J segments of the stream, N test sample
                                        not know the task yet; T is 1 where it knows no tasks
 ===================  ================  ==========================================================
 
+All three answers are −1 after a segment where the method had none yet (``joint``).
+
 In the trace, ``statistics`` is a group: under the name of each statistic float32 (B, 3), its value
 for the batch and the bounds, low and high, that the verdict used. A bound is NaN where no verdict
 was possible, or where the verdict does not look at this statistic, and infinite where one side is

@@ -1,8 +1,8 @@
 """The report's tables: as data first, then as Markdown, CSV, LaTeX and plain text.
 
 Means and standard deviations over seeds in percent, with two decimals as in the paper. The best
-value of a column is marked, leaving upper bounds out (``mtl``): they see the old data again, and
-are no competitors.
+value of a column is marked, leaving upper bounds out (``mtl``, ``joint``): they see the old data
+again, and are no competitors.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from hcl.records.scores import METRICS, Result
+import numpy as np
+
+from hcl.records.scores import METRICS, Result, shares
 from hcl.report import catalogue, names
 from hcl.report.paper import PaperResult, PaperTable, find_paper_table
 
 DASH = "–"
+CONFUSED = 3  # pairs of classes that are listed as the most confused
 CHANGES = "changes found"  # the head of the column
 CHANGES_NOTE = (
     "Changes found: how many of the stream's changes of task a method noticed, how many verdicts "
@@ -366,11 +369,67 @@ def seeds_csv(results: Sequence[Result]) -> str:
     return text.getvalue()
 
 
+def by_class(results: Sequence[Result]) -> list[list[str]]:
+    """A row a class: its name, its task, and how often each method named it, mean over seeds."""
+    rows = [
+        [name, f"T{i}"]
+        for i, task in enumerate(results[0].about["tasks"], start=1)
+        for name in names.class_names(task)
+    ]
+    for result in results:
+        for row, (_, named) in zip(rows, _means_by_class(result), strict=True):
+            row.append(number(named))
+    return rows
+
+
+def _means_by_class(result: Result) -> list[tuple[float | None, float | None]]:
+    """Of each class the accuracy, and how often it was named; means over seeds."""
+    by_class: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in result.classes:
+        by_class.setdefault((row["task"], row["class"]), []).append(row)
+    return [(_mean(rows, "accuracy"), _mean(rows, "named")) for rows in by_class.values()]
+
+
+def _mean(rows: Sequence[Mapping[str, str]], column: str) -> float | None:
+    cells = [row[column] for row in rows]
+    return sum(map(float, cells)) / len(cells) if all(cells) else None
+
+
+def most_confused(result: Result) -> list[str]:
+    """The pairs of classes with the most mistakes: "cat for dog 12.3", of the class's samples."""
+    assert result.confusion is not None
+    called = [name for task in result.about["tasks"] for name in names.class_names(task)]
+    found = 100 * np.nan_to_num(shares(result.confusion)[:, :-1])
+    np.fill_diagonal(found, 0)
+    order = np.argsort(-found, axis=None, kind="stable")[:CONFUSED]
+    said = []
+    for i, j in zip(*np.unravel_index(order, found.shape), strict=True):
+        said.append(f"{called[i]} for {called[j]} {found[i, j]:.1f}" if found[i, j] else DASH)
+    return said + [DASH] * (CONFUSED - len(said))
+
+
+def classes_csv(results: Sequence[Result]) -> str:
+    """A row for each class and method: means over seeds, as ``classes.csv`` of the scores has them.
+
+    ``accuracy`` asks for the place in its task, ``named`` for the class itself.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("benchmark", "method", "task", "class", "name", "accuracy", "named"))
+    for result in results:
+        pairs = dict.fromkeys((row["task"], row["class"], row["name"]) for row in result.classes)
+        for pair, means in zip(pairs, _means_by_class(result), strict=True):
+            cells = ("" if mean is None else f"{mean:.2f}" for mean in means)
+            writer.writerow((result.benchmark, result.method, *pair, *cells))
+    return text.getvalue()
+
+
 def plots_csv(results: Mapping[str, Sequence[Result]]) -> dict[str, str]:
     """Two small files for other programs that plot.
 
     ``headline`` has a row a method, ``over-time`` one for each method and segment of the stream:
-    the mean accuracy on the tasks shown so far. With several benchmarks a method's name says which.
+    the mean accuracy on the tasks shown so far, if there is one. With several benchmarks a method's
+    name says which.
     """
     headline, over_time = io.StringIO(), io.StringIO()
     rows, steps = (csv.writer(text, lineterminator="\n") for text in (headline, over_time))
@@ -383,7 +442,9 @@ def plots_csv(results: Mapping[str, Sequence[Result]]) -> dict[str, str]:
             rows.writerow((name, *("" if mean is None else f"{mean:.2f}" for mean in means)))
             for j in range(len(result.stream)):
                 shown = sorted(set(result.stream[: j + 1]))
-                steps.writerow((name, j + 1, f"{result.accuracy[:, shown, j].mean():.2f}"))
+                mean = result.accuracy[:, shown, j].mean()
+                if not np.isnan(mean):
+                    steps.writerow((name, j + 1, f"{mean:.2f}"))
     return {"headline": headline.getvalue(), "over-time": over_time.getvalue()}
 
 

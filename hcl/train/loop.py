@@ -33,6 +33,7 @@ from hcl.learn.contract import (
 from hcl.learn.settings import Method, TrainingSettings, used_settings
 from hcl.model import looking
 from hcl.model.hybrid import NonFiniteError
+from hcl.model.model_file import FORMAT
 from hcl.model.settings import FlowSettings
 from hcl.progress import bar
 from hcl.records.embeddings import Embeddings
@@ -64,7 +65,7 @@ class Job:
         """What a run file says of its settings."""
         in_batches = self.benchmark.shown.counts_batches
         used = used_settings(self.method, self.flow, self.training, in_batches)
-        if "training" in used:
+        if "checkpoint_every" in used.get("training", {}):
             del used["training"]["checkpoint_every"]  # no influence on the result
             used["training"]["device"] = self.device.type  # the one that "auto" found
         return used
@@ -79,6 +80,7 @@ class Job:
                 "settings": self.settings(),
                 "seed": self.seed,
                 "device": self.device.type,
+                "model": FORMAT if self.training.save_model else None,
                 "versions": versions(),
                 "source": store.source_digest("hcl.train.loop", self.method.learner),
             }

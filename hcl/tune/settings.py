@@ -28,6 +28,9 @@ def _usual_values() -> Values:
         "shrinkage": ridges,
         "rule": {"penalty": ridges, "shrinkage": ridges},
         "flow": {"alpha": (1, 5, 10, 100), "learning_rate": rates, "weight_decay": decays},
+        "dropout": (0, 0.25, 0.5),
+        "noise": (0, 0.25, 0.5),
+        "smoothing": (0, 0.1, 0.2),
     }
 
 

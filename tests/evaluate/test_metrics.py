@@ -23,6 +23,27 @@ ACCURACY = np.array(
 )
 
 
+def test_accuracy_by_class_is_that_of_each_class_of_each_task() -> None:
+    y, task = np.array([0, 0, 1, 0, 0, 0]), np.array([0, 0, 0, 1, 1, 1])
+    found = metrics.class_accuracy(np.array([0, 1, 1, 0, 1, 1]), y, task, tasks=2, classes=2)
+    np.testing.assert_allclose(found, [[1 / 2, 1], [1 / 3, np.nan]])
+
+
+def test_confusion_counts_pairs_of_task_and_class() -> None:
+    y, task = np.array([0, 0, 1, 0, 1]), np.array([0, 0, 0, 1, 1])
+    pair_class, named = np.array([0, 1, 1, 0, 1]), np.array([0, 1, 0, 0, -1])
+    counts = metrics.confusion(pair_class, named, y, task, tasks=2, classes=2)
+    assert counts is not None
+    assert counts.tolist() == [
+        [1, 0, 0, 1, 0],  # class 0 of task 0: once itself, once class 1 of task 1
+        [0, 1, 0, 0, 0],
+        [1, 0, 0, 0, 0],  # class 0 of task 1, taken for that of task 0
+        [0, 0, 0, 0, 1],  # no task was named
+    ]
+    assert counts.trace() / counts.sum() == metrics.overall_accuracy(pair_class, named, y, task)
+    assert metrics.confusion(pair_class, np.full(5, -1), y, task, 2, 2) is None
+
+
 def test_accuracy_matrix_has_tasks_down_and_segments_across() -> None:
     task = np.array([0, 0, 0, 0, 1, 1])
     y = np.array([0, 1, 0, 1, 0, 1])
@@ -35,6 +56,15 @@ def test_accuracy_matrix_has_tasks_down_and_segments_across() -> None:
     )
     accuracy = metrics.accuracy_matrix(predicted, y, task, tasks=2)
     np.testing.assert_array_equal(accuracy, [[0.75, 0.25, 0.0], [0.5, 1.0, 0.0]])
+
+
+def test_a_segment_without_an_answer_has_no_accuracy_and_nothing_is_forgotten() -> None:
+    task, y = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    predicted = np.array([[-1, -1, -1, -1], [0, -1, 0, 1]])  # one sample unanswered is a wrong one
+    accuracy = metrics.accuracy_matrix(predicted, y, task, tasks=2)
+    np.testing.assert_array_equal(accuracy, [[math.nan, 0.5], [math.nan, 1.0]])
+    assert metrics.average_accuracy(accuracy) == 0.75
+    assert math.isnan(metrics.average_forgetting(accuracy, [0, 1]))
 
 
 def test_average_accuracy_is_of_the_last_column() -> None:

@@ -100,6 +100,7 @@ INERT = [  # a key that another kind has, and what the message says of it
     ({"kind": "slda", "detection": {}}, "m.detection is not a known key of kind slda."),
     ({"kind": "ranpac", "shrinkage": 0.1}, "m.shrinkage is not a known key of kind ranpac."),
     ({"kind": "plus", "memory": {"kind": "all"}}, "m.memory is not a known key of kind plus."),
+    ({"kind": "joint", "memory": {"kind": "all"}}, "m.memory is not a known key of kind joint."),
     ({"kind": "plus", "learning_rate": 1}, "m.learning_rate is not a known key of kind plus."),
 ]
 INERT_MEMORY = [
@@ -136,6 +137,7 @@ def test_a_key_that_the_kind_never_reads_is_an_error_that_names_it(values, messa
 RATED = [  # every place where a method has rates of its own
     {"kind": "flow"},
     {"kind": "curl"},
+    {"kind": "joint"},
     {"kind": "plus", "flow": {"kind": "first"}},
     {"kind": "plus", "flow": {"kind": "all"}},
 ]
@@ -168,7 +170,7 @@ def test_no_weight_decay_and_the_benchmark_s_own_are_not_the_same():
     [
         ({"memory": {"kind": "none"}}, "m.kind is missing; expected one of flow, curl, ncm, slda,"),
         ({"kind": "flw"}, "m.kind is 'flw' (did you mean 'flow'?); expected one of flow, curl,"),
-        ({"kind": "vae"}, "m.kind is 'vae'; expected one of flow, curl, ncm, slda, ranpac, plus."),
+        ({"kind": "vae"}, "m.kind is 'vae'; expected one of flow, curl, ncm, slda, ranpac, plus,"),
         ({"kind": "flow", "memory": "functional"}, "m.memory is 'functional'; expected a section"),
         (
             {"kind": "flow", "memory": {"kind": "functinal"}},
@@ -184,6 +186,14 @@ def test_no_weight_decay_and_the_benchmark_s_own_are_not_the_same():
             "m.memory.alpha: is -1; expected 0 or more.",
         ),
         (
+            {"kind": "flow", "memory": {"kind": "generative", "replay": 0}},
+            "m.memory.replay: is 0; expected 1 or more.",
+        ),
+        (
+            {"kind": "flow", "memory": {"kind": "functional", "replay": 0}},
+            "m.memory.replay: is 0; expected 1 or more.",
+        ),
+        (
             {"kind": "flow", "memory": {"kind": "buffer", "size": 0}},
             "m.memory.size: is 0; expected 1 or more.",
         ),
@@ -196,6 +206,11 @@ def test_no_weight_decay_and_the_benchmark_s_own_are_not_the_same():
         ({"kind": "ranpac", "ridge": 0.0}, "m.ridge: is 0; expected a number above 0."),
         ({"kind": "slda", "shrinkage": 2.0}, "m.shrinkage: is 2; expected from 0 to 1."),
         ({"kind": "curl", "latents": 0}, "m.latents: is 0; expected 1 or more."),
+        ({"kind": "joint", "epochs": 0}, "m.epochs: is 0; expected 1 or more."),
+        ({"kind": "joint", "dropout": 1.0}, "m.dropout: is 1; expected from 0, below 1."),
+        ({"kind": "joint", "smoothing": -0.1}, "m.smoothing: is -0.1; expected from 0, below 1."),
+        ({"kind": "joint", "noise": -1.0}, "m.noise: is -1; expected 0 or more."),
+        ({"kind": "joint", "power": 0.0}, "m.power: is 0; expected above 0, up to 1."),
     ],
 )
 def test_impossible_methods_are_named(values, message):

@@ -50,6 +50,20 @@ def test_what_is_written_is_read(path):
     assert set(embeddings.attributes) == set(ATTRIBUTES)
 
 
+def test_a_set_without_labels_has_no_classes(tmp_path):
+    without = provenance(classes="[]")
+    write(tmp_path / "without.h5", X, np.full(N, -1), SPLIT, without)
+    assert read(tmp_path / "without.h5").classes == []
+    for y, attributes in (
+        (np.full(N, -1), provenance()),
+        (np.arange(N) - 1, without),
+        (Y, without),
+    ):
+        write(tmp_path / "half.h5", X, y, SPLIT, attributes)
+        with pytest.raises(HCLError, match="labels are "):
+            read(tmp_path / "half.h5")
+
+
 def test_x_is_mapped_and_read_only(path):
     embeddings = read(path)
     assert isinstance(embeddings.x, np.memmap)

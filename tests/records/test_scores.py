@@ -32,6 +32,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert result.metric("forgetting") == (6.25, 6.25)
     np.testing.assert_allclose(result.accuracy, [100 * s.accuracy for s in scores], atol=1e-4)
     assert [row["seed"] for row in result.by_seed] == ["4", "5"]
+    assert [row["name"] for row in result.classes] == list("abcdef") * 2
+    np.testing.assert_array_equal(result.confusion, sum(s.confusion for s in scores))
     assert result.task_agnostic
     assert (result.stream, result.epochs) == ((0, 1, 2), 3)
     assert list(result.traces) == [4, 5]
@@ -45,6 +47,20 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
             np.testing.assert_allclose(read.statistics[name], values, rtol=1e-5)
 
 
+def test_what_was_not_answered_yet_is_an_empty_cell(tmp_path: Path) -> None:
+    scores = written(tmp_path, "joint")
+    lines = (scores / "toy/joint/accuracy.csv").read_text().splitlines()
+    assert lines[1:4] == ["4,1,1,", "4,1,2,", "4,1,3,"]
+    result = read_result(scores, "toy", "joint")
+    np.testing.assert_array_equal(np.isnan(result.accuracy).all((0, 1)), [True, True, False])
+    assert result.metric("forgetting") == (None, None)
+    assert result.metric("average_accuracy")[0] == pytest.approx(95.8333, abs=1e-3)
+    path = scores / "toy/joint/accuracy.csv"
+    path.write_text("\n".join([lines[0], *(line.rpartition(",")[0] + "," for line in lines[1:])]))
+    with pytest.raises(HCLError, match="not every accuracy is there"):  # in the end there is one
+        read_result(scores, "toy", "joint")
+
+
 def test_only_the_files_named_are_written(tmp_path: Path) -> None:
     names = {path.name for path in (written(tmp_path) / "toy/hcl-fr-ta").iterdir()}
     names |= {path.name for path in (written(tmp_path, "hcl-fr") / "toy/hcl-fr").iterdir()}
@@ -52,7 +68,8 @@ def test_only_the_files_named_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["about.json", "summary.json", "accuracy.csv", "metrics.csv", "trace.csv"]
+    "file",
+    ["about.json", "summary.json", "accuracy.csv", "classes.csv", "metrics.csv", "trace.csv"],
 )
 def test_a_missing_file_is_named_with_what_makes_it(tmp_path: Path, file: str) -> None:
     scores = written(tmp_path)

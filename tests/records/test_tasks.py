@@ -55,6 +55,15 @@ def make(settings: StreamSettings, **sources: Embeddings) -> Benchmark:
     return make_benchmark("b", settings, sources or {"toy": embeddings()}, "p.yaml: key")
 
 
+@pytest.mark.parametrize("tasks", [EqualTasks("toy", 2), (TaskSettings("toy"),)])
+def test_tasks_need_labels(tasks: EqualTasks | tuple[TaskSettings, ...]) -> None:
+    known = embeddings()
+    attributes = known.attributes | {"classes": "[]"}
+    without = Embeddings(known.x, np.full(len(known.y), -1), known.split, attributes)
+    with pytest.raises(HCLError, match=r"p\.yaml: key\.tasks.*\.dataset: toy has no labels"):
+        make(StreamSettings(tasks), toy=without)
+
+
 def test_equal_tasks_take_the_classes_in_order_and_relabel_them() -> None:
     source = embeddings()
     benchmark = make(StreamSettings(EqualTasks("toy", 2), validation=0.25), toy=source)
@@ -351,14 +360,12 @@ def test_pixels_are_not_disturbed() -> None:
 
 def test_own_labels_are_those_of_the_data_set() -> None:
     source = embeddings()
-    tasks = (TaskSettings("toy", ("class 4", 1)), TaskSettings("toy", (0, 2, 3)))
+    tasks = (TaskSettings("toy", ("class 4", 1)), TaskSettings("toy", (0, 2)))
     benchmark = make(StreamSettings(tasks, labels="own"), toy=source)
     assert benchmark.num_classes == 5
     for task in benchmark.tasks:
         for part in (task.train, task.validation, task.test):
             assert (source.y[part.rows] == part.y).all()
-    with pytest.raises(HCLError, match="all tasks of a benchmark must have the same number"):
-        make(StreamSettings(tasks), toy=source)
 
 
 def test_own_labels_are_of_one_data_set_and_all_given() -> None:

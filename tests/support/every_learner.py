@@ -15,6 +15,7 @@ from hcl.learn.flow.settings import (
     FunctionalSettings,
     GenerativeSettings,
 )
+from hcl.learn.joint.settings import JointMethod
 from hcl.learn.plus.sequential import SequentialSettings
 from hcl.learn.plus.settings import GaussianRule, LearnsAll, LearnsFirst, PlusMethod
 from hcl.learn.settings import TrainingSettings
@@ -33,9 +34,11 @@ FLOWS = {
     "hcl-gr-measured": FlowMethod(memory=GenerativeSettings(draws="measured")),
     "hcl-fr": FlowMethod(memory=FunctionalSettings()),
     "hcl-fr-measured": FlowMethod(memory=FunctionalSettings(draws="measured")),
+    "hcl-fr-fixed": FlowMethod(memory=FunctionalSettings(replay=48)),
 }
 TOLD = {
     **FLOWS,
+    "joint": JointMethod(hidden=16, epochs=2, batch_size=32),
     "curl": CurlMethod(encoder=(16,), decoder=(16,), latents=4),
     "hcl-plus": PlusMethod(projections=20),
     "hcl-plus-first": PlusMethod(projections=20, flow=LearnsFirst()),

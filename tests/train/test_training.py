@@ -24,10 +24,10 @@ from hcl.learn.flow.settings import (
     FunctionalSettings,
     GenerativeSettings,
 )
+from hcl.learn.joint.settings import JointMethod
 from hcl.learn.plus.sequential import SequentialSettings
 from hcl.learn.plus.settings import LearnsAll, PlusMethod
 from hcl.learn.settings import TrainingSettings
-from hcl.model.model_file import load_model
 from hcl.model.settings import FlowSettings
 from hcl.records import embeddings as embedding_files
 from hcl.records.runs import read_run
@@ -36,6 +36,7 @@ from hcl.settings import build
 from hcl.train import jobs, loop, store
 from hcl.train.jobs import train
 from hcl.train.loop import Job, build_learner, train_seed
+from hcl.train.saving import read_learner
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
 
 FLOW = FlowSettings(couplings=2, hidden_layers=1, hidden=8)
@@ -261,7 +262,10 @@ def test_source_digest_follows_imports(tmp_path):
         before = after
 
 
-LEARNERS = {method.learner.split(".")[2]: method.learner for method in METHODS.values()}
+LEARNERS = {
+    method.learner.split(".")[2]: method.learner
+    for method in (*METHODS.values(), JointMethod())  # which answers at the end alone: test_joint
+}
 
 
 def digests(package: Path) -> dict[str, str]:
@@ -289,9 +293,11 @@ def copied(tmp_path_factory):
         ("learn/plus/learner.py", {"plus"}),
         ("learn/flow/memory.py", {"flow"}),
         ("learn/closed_form/forms.py", {"closed_form"}),
+        ("learn/joint/learner.py", {"joint"}),
+        ("learn/linear.py", {"curl", "joint"}),
         ("learn/kinds.py", set()),  # where who adds a learner names it
         ("learn/moments.py", {"flow", "plus"}),
-        ("train/loop.py", {"flow", "curl", "plus", "closed_form"}),
+        ("train/loop.py", {"flow", "curl", "plus", "closed_form", "joint"}),
     ],
 )
 def test_a_change_to_one_learner_trains_no_other_again(edit, changed, copied):
@@ -301,7 +307,7 @@ def test_a_change_to_one_learner_trains_no_other_again(edit, changed, copied):
     after = digests(package)
     (package / edit).write_text(text, encoding="utf-8")
     assert {room for room in before if before[room] != after[room]} == changed
-    assert len(set(before.values())) == len(before) == 4
+    assert len(set(before.values())) == len(before) == 5
 
 
 def test_the_digest_of_a_job_is_that_of_the_loop_and_its_learner(monkeypatch):
@@ -322,12 +328,12 @@ def test_the_model_is_kept_if_asked_for(tmp_path):
     train(
         TASKS, EMBEDDINGS, "adam", METHODS["adam"], FLOW, saving, (0,), tmp_path / "out", tmp_path
     )
-    model, about = load_model(tmp_path / "out" / "seed-0.safetensors")
-    assert about == {"benchmark": "blobs", "method": "adam", "seed": 0}
+    about, learner, _ = read_learner(tmp_path / "out" / "seed-0.safetensors")
+    assert (about.benchmark, about.name, about.seed) == ("blobs", "adam", 0)
     run = read_run(tmp_path / "out" / "seed-0.h5")
     x = EMBEDDINGS["blobs"].x[np.concatenate([task.test.rows for task in TASKS.tasks])]
-    answers = model.classify(torch.from_numpy(x))
-    np.testing.assert_array_equal(answers.numpy(), run.predicted_class[-1])
+    answers = learner.predict(torch.from_numpy(x))
+    np.testing.assert_array_equal(answers.predicted_class, run.predicted_class[-1])
 
 
 AFTER_OTHER_WORK = """

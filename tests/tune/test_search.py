@@ -14,6 +14,7 @@ from hcl.learn.closed_form.settings import NearestMeanMethod, RanPACMethod, Stre
 from hcl.learn.curl.settings import CurlMethod
 from hcl.learn.flow.detection import DetectionSettings
 from hcl.learn.flow.settings import FlowMethod, FunctionalSettings
+from hcl.learn.joint.settings import JointMethod
 from hcl.learn.kinds import AnyMethod
 from hcl.learn.plus.settings import GaussianRule, LearnsAll, LearnsFirst, PlusMethod
 from hcl.learn.settings import TrainingSettings
@@ -281,6 +282,20 @@ def test_what_learns_by_sums_is_tuned_in_what_they_are_solved_with(method, names
     (path,) = tmp_path.glob("*/run.h5")
     used = read_run(path).settings["method"]
     assert build(AnyMethod, used, "run.h5") == with_values(method, dict(trial.point))
+
+
+def test_joint_training_is_tuned_in_its_rates_and_what_is_done_against_overfitting(tmp_path):
+    method = JointMethod(hidden=8, epochs=2, batch_size=32)
+    chosen = {"learning_rate": (5e-3,), "power": (0.7,), "dropout": (0.1,), "noise": (0.1,)}
+    more = {"smoothing": (0.05,), "weight_decay": (1e-3,), "memory.alpha": (6,)}
+    found = run(tmp_path, trying({**chosen, **more}, search="grid"), method)
+    (trial,) = found.trials
+    names = [*chosen, "smoothing", "weight_decay"]
+    assert sorted(dict(trial.point)) == sorted(names)
+    assert trial.average > 0.5
+    assert trial.overall > 0.1
+    for name in names:
+        assert name in TuneSettings().listed()
 
 
 def test_what_is_chosen_laid_over_the_method_is_what_was_tried(tmp_path):

@@ -298,6 +298,12 @@ class FlowLearner:
         predicted, pair_class, pair_task = self.model.classify_both(seen(x))
         return as_int16(predicted, pair_task, pair_class)
 
+    @torch.no_grad()
+    def posterior(self, x: Tensor) -> Tensor:
+        """log p̂(y, t | x) by Bayes' rule, every class of every task as likely before, (n, T, K)."""
+        scores = self.model.latent.scores(self.model.flow(seen(x))[0])
+        return scores.flatten(1).log_softmax(1).view_as(scores)
+
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """x ~ p̂_X(x | y, t), ``count`` for each class of each task: (T, K, count, …)."""
         tasks, classes = self.num_tasks, self.model.latent.num_classes

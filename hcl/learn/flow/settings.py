@@ -77,11 +77,18 @@ class GenerativeSettings:
             as much as the batch.
         draws: latents of replay: ``prior`` draws them from N(μ_{y,t}, I), the paper's; beyond it,
             ``measured`` takes the means and the covariance that the latents of a task had.
+        replay: draws in a step for all old tasks together, in place of a batch for each; ``null``
+            draws the paper's batch for each. Beyond the paper: see ``Rehearsal``.
     """
 
     kind: Literal["generative"] = "generative"
     weighing: Literal["samples", "terms"] = "samples"
     draws: Draws = "prior"
+    replay: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.replay is not None:
+            check_count("replay", self.replay)
 
 
 @dataclass(frozen=True)
@@ -93,14 +100,19 @@ class FunctionalSettings:
         alpha: α, the weight of L_FR.
         draws: latents of replay: ``prior`` draws them from N(μ_{y,t}, I), the paper's; beyond it,
             ``measured`` takes the means and the covariance that the latents of a task had.
+        replay: draws in a step for all old tasks together, in place of a batch for each; ``null``
+            draws the paper's batch for each. Beyond the paper: see ``Rehearsal``.
     """
 
     kind: Literal["functional"] = "functional"
     alpha: float = 1.0
     draws: Draws = "prior"
+    replay: int | None = None
 
     def __post_init__(self) -> None:
         check_not_negative("alpha", self.alpha)
+        if self.replay is not None:
+            check_count("replay", self.replay)
 
 
 MemorySettings = NoMemory | AllData | BufferSettings | GenerativeSettings | FunctionalSettings

@@ -40,8 +40,9 @@ from hcl.learn.contract import (
     TaskBatch,
     Watched,
     as_int16,
+    shares,
 )
-from hcl.learn.fitting import FITTING_SAMPLES, fitted_model
+from hcl.learn.fitting import FITTING_SAMPLES, fitted_model, tukey
 from hcl.learn.moments import Inverse, LinearScores, Moments
 from hcl.learn.plus.sequential import CumulativeSum
 from hcl.learn.plus.settings import GaussianRule, LearnsAll, PlusMethod
@@ -66,11 +67,6 @@ def build(method: PlusMethod, start: Start) -> PlusLearner:
     if method.flow is not None:
         rates = start.rates(method.flow.learning_rate, method.flow.weight_decay)
     return PlusLearner(model, method, generator=start.generator("draws"), **rates)
-
-
-def tukey(x: Tensor, power: float) -> Tensor:
-    """sign(x)·|x|^p."""
-    return x if power == 1 else x.sign() * x.abs().pow(power)
 
 
 class PlusLearner:
@@ -315,6 +311,17 @@ class PlusLearner:
         be summed: there a class has the score of its best pair.
         """
         return scores.logsumexp(1) if self.settings.rule.kind == "gaussian" else scores.amax(1)
+
+    def posterior(self, x: Tensor) -> Tensor:
+        """log p(y, t | x), (n, T, K): by Bayes' rule, or of a regression its scores as shares.
+
+        A regression of indicators estimates p(y, t | x) itself, but not within 0 and 1: what is
+        below 0 counts as 0, and the rest is made to sum to 1.
+        """
+        scores = self.scores(x).double()
+        if self.settings.rule.kind == "gaussian":
+            return scores.flatten(1).log_softmax(1).view_as(scores)
+        return shares(scores.flatten(1)).log().view_as(scores)
 
     def predict(self, x: Tensor) -> Prediction:
         """The class, over all tasks, and the best pair of class and task."""

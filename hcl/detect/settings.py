@@ -1,0 +1,28 @@
+"""The one setting of the calibrated detector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+LEAST, MOST = 100, 1_000_000  # what the limits were simulated for
+
+
+@dataclass(frozen=True)
+class CalibratedSettings:
+    """Changes of task are found from ranks, at a stated rate of false alarms.
+
+    Attributes:
+        kind: ``calibrated``.
+        false_alarm_every: N, batches between two false alarms, on average, while nothing changes.
+    """
+
+    kind: Literal["calibrated"] = "calibrated"
+    false_alarm_every: int = 10_000
+
+    def __post_init__(self) -> None:
+        if not LEAST <= self.false_alarm_every <= MOST:
+            raise ValueError(
+                f"false_alarm_every: is {self.false_alarm_every}; expected from {LEAST} to {MOST} "
+                "batches."
+            )
