@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "report": ("records",),
     "use": ("records", "model", "learn", "train", "extract"),
     "studies": ("records", "model"),
+    "serve": ("records", "use"),
 }  # and each its own modules and the ground
 NEVER = ("click", "dvc", "stages", "tests")
 TORCH = ("torch", "torchvision", "timm", "safetensors.torch")

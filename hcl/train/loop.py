@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcl import __version__
+from hcl.detect.verdict import Watched
 from hcl.errors import HCLError
 from hcl.files import fingerprint, replacing
 from hcl.learn.contract import (
@@ -28,7 +29,6 @@ from hcl.learn.contract import (
     Sampler,
     Start,
     TaskBatch,
-    Watched,
 )
 from hcl.learn.settings import Method, TrainingSettings, used_settings
 from hcl.model import looking

@@ -52,7 +52,8 @@ def test_where_tasks_bring_new_classes_all_that_came_are_scored_together(tmp_pat
     )
     assert headline(summary)["final"] == 75
     assert "final accuracy 75.00 %, incremental accuracy 83.33 %" in scoring.in_words(summary)
-    write_scores(tmp_path / "s", [make_run(benchmark)], [scores], summary, {})
+    about = scoring.about([make_run(benchmark)], benchmark, {})
+    write_scores(tmp_path / "s", [make_run(benchmark)], [scores], summary, about)
     (row,) = rows(tmp_path / "s" / "metrics.csv")
     assert (row["final_accuracy"], row["incremental_accuracy"]) == ("75.0", "83.3333")
     domain = scoring.score(make_run(plain), plain)

@@ -36,6 +36,7 @@ from hcl.split import (
     make_benchmark,
 )
 from hcl.train.streams import check_sources
+from tests.support.tampering import tampered
 
 
 def embeddings(classes: int = 6, per_class: int = 10, name: str = "toy") -> Embeddings:
@@ -167,7 +168,7 @@ def test_a_class_without_samples_is_named() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *({"validation": 0.6}, {"epochs": 0}, {"order": ()}, {"order": (SegmentSettings(1, 0),)}),
+        *({"validation": 0.6}, {"epochs": 0}, {"order": ()}),
         *({"samples_per_class": 0}, {"test_per_class": -1}),
     ],
 )
@@ -211,12 +212,12 @@ def test_a_file_that_is_not_whole_is_named_with_the_remedy(tmp_path: Path, damag
     elif damage == "truncated":
         path.write_bytes(path.read_bytes()[:3000])
     else:
-        with h5py.File(path, "r+") as file:
+        with tampered(path) as file:
             if damage == "format":
                 file.attrs["format"] = "hcl-tasks/0"
             else:
                 del file["task-1/validation"]
-    with pytest.raises(HCLError, match="`hcl split` makes it") as caught:
+    with pytest.raises(HCLError, match="`hcl split`") as caught:
         read_benchmark(path)
     assert str(path) in str(caught.value)
 
@@ -323,12 +324,12 @@ def test_a_plain_stream_says_nothing_of_how_it_is_shown(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("blur", -1, "blur: is -1; expected 0 batches or more"),
-        ("batches", 0, "batches: is 0; expected 1 or more"),
-        ("frequencies", (1.0, -0.5), "expected a weight of 0 or more for each label"),
+        ("blur", -1, "blur: is -1; expected a whole number from 0"),
+        ("batches", 0, "batches: is 0; expected a whole number from 1"),
+        ("frequencies", (1.0, -0.5), "each item a number from 0"),
         ("frequencies", (0.0, 0.0), "one of them above 0"),
-        ("frequencies", (), "expected a weight"),
-        ("labelled", 0.0, "labelled: is 0; expected above 0, up to 1"),
+        ("frequencies", (), "expected a weight of 0 or more for each label"),
+        ("labelled", 0.0, "labelled: is 0; expected a number above 0, up to 1"),
     ],
 )
 def test_a_stream_that_cannot_be_shown_is_refused(key, value, said) -> None:
