@@ -14,10 +14,14 @@ The map: each room, and each module that stands by itself.
 ``learn``                       methods, memories, detection: Sections 4.2, 4.3
 ``train``                       the loop that shows a stream to a learner
 ``sweep``                       all runs of the grid, on every core or a cluster
+``detect``                      changes of task, found from ranks; one setting
+``watch``                       the detector alone over a stream
 ``tune``                        settings compared on the validation part
 ``evaluate``                    runs to the paper's metrics
 ``report``                      tables, figures, the page
 ``studies``                     Figures 2 and S1
+``use``                         a trained learner: answers, another day's learning
+``serve``                       a model over HTTP
 ``estimator``                   scikit-learn's way to HCL and HCL+
 ``cluster``                     a Ray cluster, where one is named
 ``records``                     the files between the stages; no torch
@@ -47,13 +51,19 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["HCLClassifier", "HCLPlusClassifier", "__version__"]
+__all__ = ["HCLClassifier", "HCLPlusClassifier", "__version__", "embed", "load"]
+_HOMES = {
+    "HCLClassifier": "hcl.estimator",
+    "HCLPlusClassifier": "hcl.estimator",
+    "embed": "hcl.extract.embedding",
+    "load": "hcl.use.trained",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """A classifier when it is asked for: what it imports takes seconds."""
-    if name in ("HCLClassifier", "HCLPlusClassifier"):
-        return getattr(importlib.import_module("hcl.estimator"), name)
+    """What is offered, when it is asked for: what it imports takes seconds."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -41,4 +41,5 @@ def command(params: Path, dataset: str, out: Path, data: Path | None, downloads:
     settings = parameters.build(DatasetSettings, f"datasets.{dataset}")
     check_file_to_write(out, "--out")
     count, classes = fetch(dataset, settings, out, data=data, downloads=downloads)
-    click.echo(f"{out}: {count} samples of {classes} classes")
+    known = f"of {classes} classes" if classes else "without labels"
+    click.echo(f"{out}: {count} samples {known}")

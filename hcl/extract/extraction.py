@@ -19,14 +19,16 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hcl.cluster import connect
@@ -34,7 +36,9 @@ from hcl.errors import HCLError
 from hcl.extract import on_ray
 from hcl.extract.backbones import Backbone, Transform, load_backbone
 from hcl.extract.forward import (
+    Cut,
     Embed,
+    Images,
     check_amp,
     compile_wanted,
     embed_blocks,
@@ -205,12 +209,34 @@ def _ready_made(raw: Raw) -> dict[str, str]:
 # The images on this machine
 
 
+class DataSet(Images, Protocol):
+    """Images that can be counted, and called by a name."""
+
+    @property
+    def dataset(self) -> str: ...
+
+    def __len__(self) -> int: ...
+
+
+class Rows(Protocol):
+    """Where embeddings are put, block by block: on the disk (``Partial``) or in memory."""
+
+    @property
+    def cut(self) -> Cut: ...
+
+    def pending(self) -> NDArray[np.int64]: ...
+
+    def images_done(self) -> int: ...
+
+    def write(self, outputs: Mapping[int, NDArray[np.float32]]) -> None: ...
+
+
 def embed_all(
-    raw: Raw,
+    raw: DataSet,
     transform: Transform,
     embedders: Sequence[tuple[torch.device, Embed]],
     settings: ExtractSettings,
-    partial: Partial,
+    partial: Rows,
 ) -> None:
     """Embed the blocks that are not finished yet; each lane takes the next one when it is free.
 
@@ -232,11 +258,11 @@ def embed_all(
 
 
 def _embed_pending(
-    raw: Raw,
+    raw: DataSet,
     transform: Transform,
     lanes: Sequence[tuple[torch.device, Embed]],
     settings: ExtractSettings,
-    partial: Partial,
+    partial: Rows,
     progress: Any,
 ) -> dict[int, str]:
     """Embed what is not finished on all lanes; which lanes were lost, by their number, and why."""

@@ -61,12 +61,7 @@ class Partial:
             return
         for block, values in outputs.items():
             start, rows = block * self.cut.block, values[: self.cut.images_in(block)]
-            finite = np.isfinite(rows).all(axis=1)
-            if not finite.all():
-                raise HCLError(
-                    f"the embedding of image {start + int(np.argmin(finite))} is not finite. "
-                    "Check extract.weights; with extract.amp true, try false."
-                )
+            check_finite(rows, start)
             _write_at(self._rows, rows, start * self.size * 4)
         os.fsync(self._rows)
         with self._lock:
@@ -77,6 +72,16 @@ class Partial:
     def rows(self) -> NDArray[np.float32]:
         shape = (self.cut.count, self.size)
         return np.memmap(self.folder / "rows", np.float32, "r", shape=shape)
+
+
+def check_finite(rows: NDArray[np.float32], start: int) -> None:
+    """An error unless the embeddings of the images from ``start`` on are finite."""
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        raise HCLError(
+            f"the embedding of image {start + int(np.argmin(finite))} is not finite. "
+            "Check extract.weights; with extract.amp true, try false."
+        )
 
 
 def _write_at(file: int, values: NDArray[np.float32], offset: int) -> None:

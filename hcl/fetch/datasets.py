@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 from hcl.errors import HCLError
 from hcl.fetch import images, readers
 from hcl.fetch.archives import extract_tar
 from hcl.fetch.download import RemoteFile, download
 from hcl.records.raw import Content, check_pixels, write_raw
+from hcl.settings import Range, check_limits
 
 Source = Literal[
     "digits",
@@ -21,6 +22,7 @@ Source = Literal[
     "fashion-mnist",
     "svhn",
     "folder",
+    "images",
     "webdataset",
     "parquet",
     "embeddings",
@@ -28,6 +30,7 @@ Source = Literal[
 # What the path of a user's own data names
 OWN = {
     "folder": "the folder",
+    "images": "the folder",
     "webdataset": "the folder of tar shards",
     "parquet": "the folder of Parquet files",
     "embeddings": "the .npz or .h5 file",
@@ -40,7 +43,7 @@ class DatasetSettings:
     """Where a data set comes from: one entry of ``datasets`` in the parameters.
 
     Attributes:
-        source: which data set, or which kind of the user's own.
+        source: which data set, or which kind of the user's own; ``images`` have no labels.
         path: the user's folder of images, tar shards or Parquet files, or embedding file; for an
             official set the folder that holds its files already, in place of a download.
         partial: accept an official set of which only a part is there.
@@ -53,11 +56,12 @@ class DatasetSettings:
     source: Source
     path: str | None = None
     partial: bool = False
-    pixels: tuple[int, ...] | None = None
+    pixels: tuple[Annotated[int, Range(1, 4_096)], ...] | None = None
     image_column: str | None = None
     label_column: str | None = None
 
     def __post_init__(self) -> None:
+        check_limits(self)
         if self.source in OWN and not self.path:
             what = OWN[self.source]
             raise ValueError(f"path: missing; the source {self.source!r} needs {what} to read.")
@@ -240,6 +244,9 @@ def fetch(
         content, source = readers.read_digits(), "scikit-learn's digits"
     elif settings.source == "folder":
         content, source = images.read_folder(_own(name, settings)), "a folder of images"
+    elif settings.source == "images":
+        content = images.read_unlabelled(_own(name, settings))
+        source = "a folder of images without labels"
     elif settings.source == "webdataset":
         content, source = images.read_webdataset(_own(name, settings)), "tar shards of images"
     elif settings.source == "parquet":

@@ -2,9 +2,10 @@
 
 Whatever they lie in, the files are kept as they are, and pass the same checks: each is decoded once
 here, so that a broken one is found before hours of extraction; train and test have the same
-classes. A source is gone through twice: for its outline (the number of images, their bytes, the
-classes), then block by block. What is held meanwhile is a block, the names of the classes, and of a
-folder the names of the files of one class.
+classes. A folder may also hold images of which nothing is known (``read_unlabelled``). A source is
+gone through twice: for its outline (the number of images, their bytes, the classes), then block by
+block. What is held meanwhile is a block, the names of the classes, and of a folder the names of the
+files of one class.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,16 +26,20 @@ import numpy as np
 
 from hcl.errors import HCLError
 from hcl.fetch.archives import check_entry, opened
-from hcl.records.raw import TEST, TRAIN, Block, Content, decode_image
+from hcl.fetch.readers import check_class_name
+from hcl.records.raw import TEST, TRAIN, UNLABELLED, Block, Content, decode_image
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 PARTS = (("train", TRAIN), ("test", TEST))
 BYTES_AT_ONCE = 1 << 25  # of image files in one block
 IMAGES_AT_ONCE = 1_000  # in one block, however small they are
 LARGEST_IMAGE = 1 << 28  # bytes of a file: more is no image, and would not fit into memory
+LONGEST_TO_SHORTEST = 50  # sides of an image: resized by its shorter side, a strip has no end
+MOST_CLASSES = 100_000
 _LARGEST_LABEL = 1 << 20  # bytes of a .cls or .json in a tar shard
 _LARGEST_ROW_GROUP = 1 << 32  # bytes of images in a row group of Parquet, unpacked
 _ROWS_AT_ONCE = 64  # of a Parquet file
+_ROWS_BYTES = 1 << 30  # about what they may hold: a dictionary can repeat an image in every row
 _PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -61,6 +66,19 @@ def read_folder(folder: Path) -> Content:
         return _walk_folder(folder / part, split)
 
     return _content(folder, walk, sorted)
+
+
+def read_unlabelled(folder: Path) -> Content:
+    """All images of a folder and of the folders in it, in the order of their paths; no classes."""
+    count, total = 0, 0
+    for file in _walk_anywhere(folder):
+        _check_size(file)
+        count += 1
+        total += file.size
+    if not count:
+        raise HCLError(f"{folder}: no image in it ({', '.join(IMAGE_SUFFIXES)}).")
+    blocks = _blocks(_walk_anywhere(folder), {"": UNLABELLED})
+    return Content("encoded", (), count, (total,), blocks)
 
 
 def read_webdataset(folder: Path) -> Content:
@@ -112,11 +130,8 @@ def _content(folder: Path, walk: _Walk, in_order: Callable[[Iterable[str]], list
     for part, split in PARTS:
         labels = found.setdefault(part, {})
         for file in walk(part, split, False):
-            if file.size > LARGEST_IMAGE:
-                raise HCLError(
-                    f"{file.name}: {file.size} bytes, more than the {LARGEST_IMAGE} that an image "
-                    "may have. Take it out."
-                )
+            _check_size(file)
+            _check_label(file, labels)
             labels.setdefault(file.label)
             count += 1
             total += file.size
@@ -131,7 +146,24 @@ def _content(folder: Path, walk: _Walk, in_order: Callable[[Iterable[str]], list
                 "Both need the same ones."
             )
     classes = in_order(found["train"])
-    return Content("encoded", tuple(classes), count, (total,), _blocks(walk, classes))
+    files = (file for part, split in PARTS for file in walk(part, split, True))
+    numbers = {name: number for number, name in enumerate(classes)}
+    return Content("encoded", tuple(classes), count, (total,), _blocks(files, numbers))
+
+
+def _check_size(file: ImageFile) -> None:
+    if file.size > LARGEST_IMAGE:
+        raise HCLError(
+            f"{file.name}: {file.size} bytes, more than the {LARGEST_IMAGE} that an image "
+            "may have. Take it out."
+        )
+
+
+def _check_label(file: ImageFile, labels: Mapping[str, None]) -> None:
+    """An error over a class that could not be named, and over too many of them."""
+    check_class_name(file.label, file.name)
+    if len(labels) >= MOST_CLASSES and file.label not in labels:
+        raise HCLError(f"{file.name}: more than {MOST_CLASSES:,} classes. Take fewer.")
 
 
 def _in_order(labels: Iterable[str]) -> list[str]:
@@ -142,18 +174,20 @@ def _in_order(labels: Iterable[str]) -> list[str]:
     return sorted(labels)
 
 
-def _blocks(walk: _Walk, classes: list[str]) -> Iterator[Block]:
-    numbers = {name: number for number, name in enumerate(classes)}
-
+def _blocks(files: Iterable[ImageFile], numbers: Mapping[str, int]) -> Iterator[Block]:
     def load(file: ImageFile) -> bytes:
         try:
             data = file.read()
-            decode_image(data)
+            height, width, _ = decode_image(data).shape
         except (OSError, ValueError) as error:
             raise HCLError(f"{file.name}: not a readable image ({error}).") from error
+        if max(height, width) > LONGEST_TO_SHORTEST * min(height, width):
+            raise HCLError(
+                f"{file.name}: {width}×{height} pixels; one side is more than "
+                f"{LONGEST_TO_SHORTEST} times the other. Cut it, or take it out."
+            )
         return data
 
-    files = (file for part, split in PARTS for file in walk(part, split, True))
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside of Python's lock
         for group in _groups(files):
             for file in group:
@@ -186,6 +220,8 @@ def _walk_folder(folder: Path, split: int) -> Iterator[ImageFile]:
     if not folder.is_dir():
         raise HCLError(f"{folder}: no such folder; expected train/<class>/* and test/<class>/*.")
     classes = []
+    root = os.path.realpath(folder.parent)
+    _check_inside(str(folder), root)
     for child in sorted(folder.iterdir()):
         if child.is_file() and child.suffix.lower() in IMAGE_SUFFIXES:
             raise HCLError(f"{child}: an image outside of a class folder; move it into one.")
@@ -194,22 +230,54 @@ def _walk_folder(folder: Path, split: int) -> Iterator[ImageFile]:
     if not classes:
         raise HCLError(f"{folder}: no class folders in it; expected {folder.name}/<class>/*.")
     for child in classes:
+        _check_inside(str(child), root)
         with os.scandir(child) as entries:
             names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
         if not names:
             raise HCLError(f"{child}: a class without images.")
         for name in names:
             path = os.path.join(child, name)  # noqa: PTH118 (pathlib keeps names that it has seen)
-            try:
-                found = os.stat(path)  # noqa: PTH116
-            except OSError as error:
-                raise HCLError(f"{path}: cannot be read ({error.strerror}).") from error
-            if not name.lower().endswith(IMAGE_SUFFIXES) or not stat.S_ISREG(found.st_mode):
-                raise HCLError(
-                    f"{path}: not an image by its name; a class folder holds "
-                    f"{', '.join(IMAGE_SUFFIXES)} files only (hidden ones are passed over)."
-                )
-            yield ImageFile(path, found.st_size, partial(_read_file, path), child.name, split)
+            yield _image_file(path, child.name, split, "a class folder", root)
+
+
+def _walk_anywhere(folder: Path, root: str = "") -> Iterator[ImageFile]:
+    """The image files under a folder, however deep, in the order of their paths."""
+    root = root or os.path.realpath(folder)
+    if not folder.is_dir():
+        raise HCLError(f"{folder}: no such folder; expected images in it.")
+    for child in sorted(folder.iterdir()):
+        if child.name.startswith("."):
+            continue
+        if child.is_dir():
+            if child.is_symlink():
+                raise HCLError(f"{child}: a link to a folder; name that folder, or copy it.")
+            yield from _walk_anywhere(child, root)
+        else:
+            yield _image_file(str(child), "", TRAIN, "a folder of images", root)
+
+
+def _check_inside(path: str, root: str) -> None:
+    """An error over a link that leads out of the folder ``root``."""
+    if os.path.islink(path) and not Path(os.path.realpath(path)).is_relative_to(root):  # noqa: PTH114
+        raise HCLError(
+            f"{path}: a link that leads out of {root}, and is not followed. Copy what it leads to."
+        )
+
+
+def _image_file(path: str, label: str, split: int, place: str, root: str) -> ImageFile:
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError as error:
+        raise HCLError(f"{path}: cannot be read ({error.strerror}).") from error
+    _check_inside(path, root)
+    if not path.lower().endswith(IMAGE_SUFFIXES):
+        raise HCLError(
+            f"{path}: not an image by its name; {place} holds "
+            f"{', '.join(IMAGE_SUFFIXES)} files only (hidden ones are passed over)."
+        )
+    if not stat.S_ISREG(found.st_mode):
+        raise HCLError(f"{path}: not a file; take it out.")
+    return ImageFile(path, found.st_size, partial(_read_file, path), label, split)
 
 
 def _read_file(path: str) -> bytes:
@@ -248,6 +316,10 @@ def _find_shards(folder: Path, part: str, suffix: str) -> list[Path]:
             _check_not_packed(path, suffix)
             if path.suffix == suffix and not path.name.startswith("."):
                 found.append(path)
+    for path in (*found, *beside):
+        _check_inside(str(path), os.path.realpath(folder))
+        if not path.is_file():
+            raise HCLError(f"{path}: not a file, or one that is not there; take it out.")
     if found and beside:
         raise HCLError(f"{folder}: {part} shards both in {part}/ and beside it; keep one.")
     if not found and not beside:
@@ -362,7 +434,7 @@ def _walk_parquet(
             column = _image_column(shard, file, image, label)
             row = 0
             for batch in file.iter_batches(
-                _ROWS_AT_ONCE, columns=[column, label], use_threads=False
+                _rows_at_once(file), columns=[column, label], use_threads=False
             ):
                 images = batch.column(image)
                 if column != image:
@@ -380,6 +452,20 @@ def _walk_parquet(
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise HCLError(f"{shard}: not a whole Parquet file ({reason}). Get it again.") from error
+
+
+def _rows_at_once(file: Any) -> int:
+    """As many rows as hold ``_ROWS_BYTES``, were each as large as a whole column of its group."""
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    largest = max(
+        (
+            group.column(i).total_uncompressed_size
+            for group in groups
+            for i in range(group.num_columns)
+        ),
+        default=1,
+    )
+    return int(min(max(_ROWS_BYTES // max(largest, 1), 1), _ROWS_AT_ONCE))
 
 
 def _giving(data: bytes) -> Callable[[], bytes]:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcl.detect.verdict import Watched
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
 
@@ -62,14 +63,6 @@ class Prediction(NamedTuple):
     predicted_class: NDArray[np.int16]  # (n,)
     predicted_task: NDArray[np.int16]
     pair_class: NDArray[np.int16]
-
-
-class Watched(NamedTuple):
-    """One statistic of a batch, and the bounds that the verdict used; NaN where there are none."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Evidence(NamedTuple):
@@ -121,6 +114,25 @@ class Sampler(Protocol):
         Values are those of the samples that it was shown, not cut to their range. A learner that
         knows no tasks draws for one.
         """
+
+
+@runtime_checkable
+class Posterior(Protocol):
+    """A learner that says how sure it is."""
+
+    def posterior(self, x: Tensor) -> Tensor:
+        """log p(y, t | x) of every task and class, (n, T, K): exp of it sums to 1 per sample.
+
+        −∞ where no sample was seen. A learner that knows no tasks answers as if all were one.
+        """
+
+
+@runtime_checkable
+class Surprise(Protocol):
+    """A learner that says how new a sample is."""
+
+    def novelty(self, x: Tensor) -> NDArray[np.float64]:
+        """A p-value of each sample, (n,): small where it is unlike all that was learned."""
 
 
 class Archive(Protocol):
@@ -192,3 +204,14 @@ class Start:
 def as_int16(*values: Tensor) -> Prediction:
     """Answers as a run file holds them: class, task, and class of the likeliest pair."""
     return Prediction(*(value.cpu().numpy().astype(np.int16) for value in values))
+
+
+def shares(scores: Tensor) -> Tensor:
+    """Scores of a regression on indicators (n, C) as probabilities; where none is above 0, equal.
+
+    A class that was never seen scores −∞ and has none.
+    """
+    positive = scores.clamp(min=0)
+    none = (positive.sum(1, keepdim=True) <= 0) & (scores > -torch.inf)
+    positive = positive + none
+    return positive / positive.sum(1, keepdim=True)

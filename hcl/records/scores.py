@@ -7,6 +7,8 @@ same bytes for the same runs:
 ``summary.json``    every metric's mean and standard deviation over seeds
 ``accuracy.csv``    every a[i, j]: seed, segment, task, accuracy
 ``metrics.csv``     one row a seed
+``classes.csv``     one row a seed and class: its name, its accuracy, how often it was named
+``confusion.csv``   which class was taken for which how often, all seeds together
 ``trace.csv``       of task-agnostic methods: one row a training batch, each statistic with the
                     bounds that the verdict used (``name``, ``name_low``, ``name_high``)
 ``latent.csv``      of flows, where embeddings are given: a 2-D view of the latent space
@@ -45,6 +47,7 @@ METRICS = ("average_accuracy", "forgetting", "overall_accuracy")
 SCORE_FILES = (
     *("summary.json", "about.json"),
     *("accuracy.csv", "metrics.csv", "trace.csv", "latent.csv", "samples.npz"),
+    *("classes.csv", "confusion.csv"),
 )
 _PLACES = ("segment", "true_task", "learner_task", "verdict")
 _BOUNDS = ("", "_low", "_high")  # what follows a statistic's name in the head of its columns
@@ -60,6 +63,15 @@ class Scores:
     forgetting: float
     overall_accuracy: float
     changes: Mapping[str, float] | None  # counts of task-agnostic methods, by name
+    class_accuracy: NDArray[np.float64]  # (M, K), NaN for a class without test samples
+    confusion: NDArray[np.integer] | None  # (M·K, M·K + 1) counts; the last: no task was named
+
+    @property
+    def named(self) -> NDArray[np.float64]:
+        """Share of each class's test samples whose class and task were both named, (M, K)."""
+        if self.confusion is None:
+            return np.full(self.class_accuracy.shape, np.nan)
+        return shares(self.confusion).diagonal().reshape(self.class_accuracy.shape)
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,12 @@ class Samples:
 
     real: NDArray[np.uint8]  # (M, K, n, C, H, W)
     drawn: NDArray[np.uint8]  # (J, M, K, n, C, H, W); M is 1 where the method knows no tasks
+
+
+def shares(confusion: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Counts as shares of their row; NaN in a row without samples."""
+    total = confusion.sum(1, keepdims=True).astype(np.float64)
+    return np.divide(confusion, total, out=np.full(confusion.shape, np.nan), where=total > 0)
 
 
 def headline(summary: Mapping[str, Any]) -> dict[str, float | None]:
@@ -95,6 +113,8 @@ class Result:
     traces: dict[int, Trace]  # by seed; empty where the method is told of changes
     latent: list[dict[str, str]] | None  # latent.csv
     samples: Samples | None = None  # samples.npz
+    classes: Sequence[dict[str, str]] = ()  # classes.csv
+    confusion: NDArray[np.int64] | None = None  # confusion.csv, as ``Scores`` has it
 
     @property
     def task_agnostic(self) -> bool:
@@ -159,6 +179,7 @@ def write_scores(
             ),
         )
         _write_metrics(partial / "metrics.csv", scores)
+        _write_classes(partial, scores, about)
         if any(run.trace is not None for run in runs):
             _write_traces(partial / "trace.csv", runs)
         if latent is not None:
@@ -180,6 +201,35 @@ def _write_metrics(path: Path, scores: Sequence[Scores]) -> None:
             row += [rounded(v) if isinstance(v, float) else v for v in s.changes.values()]
         rows.append(row)
     write_csv(path, ("seed", *METRICS, *(f"changes_{name}" for name in names)), rows)
+
+
+def _write_classes(folder: Path, scores: Sequence[Scores], about: Mapping[str, Any]) -> None:
+    pairs = [
+        (i + 1, k + 1, str(name))
+        for i, task in enumerate(about["tasks"])
+        for k, name in enumerate(task.get("class_names") or task["classes"])
+    ]
+    write_csv(
+        folder / "classes.csv",
+        ("seed", "task", "class", "name", "accuracy", "named"),
+        (
+            (s.seed, *pair, rounded(right, percent=True), rounded(named, percent=True))
+            for s in scores
+            for pair, right, named in zip(pairs, s.class_accuracy.flat, s.named.flat, strict=True)
+        ),
+    )
+    found = [s.confusion for s in scores if s.confusion is not None]
+    if found:
+        columns = [*pairs, (None, None, None)]
+        write_csv(
+            folder / "confusion.csv",
+            ("task", "class", "name", "named_task", "named_class", "named", "samples"),
+            (
+                (*pairs[row], *columns[column], count)
+                for (row, column), count in np.ndenumerate(sum(found))
+                if count
+            ),
+        )
 
 
 def _write_traces(path: Path, runs: Sequence[Run]) -> None:
@@ -235,6 +285,8 @@ def read_result(scores: Path, benchmark: str, method: str) -> Result:
             traces=_read_traces(folder / "trace.csv", make) if about["task_agnostic"] else {},
             latent=_read_csv(latent, make) if latent.exists() else None,
             samples=_read_samples(folder / "samples.npz"),
+            classes=_read_csv(folder / "classes.csv", make),
+            confusion=_read_confusion(folder / "confusion.csv", about, make),
         )
     except (KeyError, TypeError, ValueError, IndexError, OSError, BadZipFile) as error:
         raise HCLError(f"{folder}: damaged scores ({error!r}); {make}.") from None
@@ -259,6 +311,20 @@ def _read_accuracy(path: Path, about: dict[str, Any], make: str) -> NDArray[np.f
     if not there.all() or np.isnan(accuracy[:, :, -1]).any():
         raise HCLError(f"{path}: not every accuracy is there; {make}.")
     return accuracy
+
+
+def _read_confusion(path: Path, about: dict[str, Any], make: str) -> NDArray[np.int64] | None:
+    if not path.exists():
+        return None
+    classes, tasks = about["classes_per_task"], len(about["tasks"])
+    counts = np.zeros((tasks * classes, tasks * classes + 1), np.int64)
+    for row in _read_csv(path, make):
+        place = (int(row["task"]) - 1) * classes + int(row["class"]) - 1
+        named = -1  # the last column
+        if row["named_task"]:
+            named = (int(row["named_task"]) - 1) * classes + int(row["named_class"]) - 1
+        counts[place, named] = int(row["samples"])
+    return counts
 
 
 def _read_traces(path: Path, make: str) -> dict[int, Trace]:

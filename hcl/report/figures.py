@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Circle
@@ -60,6 +61,7 @@ DARK = {
 SHADES = LinearSegmentedColormap.from_list("shades", ["#f3f7fb", "#9cc8e6", "#3b87bd", "#0b4a78"])
 DPI = 160
 FONT_SIZE = 8.5
+NAMED_CLASSES = 20  # in a confusion matrix: the names of more would lie on each other
 
 
 @dataclass(frozen=True)
@@ -323,6 +325,57 @@ def heat_map(
     ax.tick_params(length=0)
     for spine in ax.spines.values():
         spine.set_visible(False)
+    ax.set_title(title)
+
+
+def confusion(
+    ax: Axes,
+    shares: FloatArray,
+    names: Sequence[str],
+    tasks: Sequence[int],
+    title: str,
+) -> None:
+    """Which class (down) was taken for which (across), in percent of the row.
+
+    Up to ``NAMED_CLASSES`` classes are named and have their numbers; more are a picture, with lines
+    between tasks. The scale of the colour is that of the square root, so that few mistakes show.
+
+    Args:
+        ax: where to.
+        shares: (C, C), percent.
+        names: of the classes.
+        tasks: the task of each class, from 0, in blocks.
+        title: of the panel.
+    """
+    count = len(names)
+    named = count <= NAMED_CLASSES
+    ax.imshow(
+        shares, cmap=SHADES, norm=PowerNorm(0.5, 0, 100), interpolation="nearest", aspect="equal"
+    )
+    edges = [i for i in range(1, count) if tasks[i] != tasks[i - 1]]
+    for edge in edges:
+        for line in (ax.axvline, ax.axhline):
+            line(edge - 0.5, color=ORANGE, linewidth=0.9 if named else 0.4)
+    if named:
+        for i, j in np.ndindex(count, count):
+            if shares[i, j] >= 0.5:
+                colour = "#10151a" if shares[i, j] < 30 else "#fefefe"
+                number = f"{shares[i, j]:.0f}"
+                size = FONT_SIZE - 3
+                text = ax.text(j, i, number, ha="center", va="center", color=colour, size=size)
+                text.set_in_layout(False)
+        short = [name if len(name) <= 12 else f"{name[:11]}…" for name in names]
+        ax.set_xticks(range(count), short, rotation=90, size=FONT_SIZE - 2)
+        ax.set_yticks(range(count), short, size=FONT_SIZE - 2)
+    else:
+        middles = [(a + b - 1) / 2 for a, b in pairwise([0, *edges, count])]
+        labels = [f"T{tasks[round(m)] + 1}" for m in middles]
+        ax.set_xticks(middles, labels, size=FONT_SIZE - 2)
+        ax.set_yticks(middles, labels, size=FONT_SIZE - 2)
+    ax.set_xlabel("taken for")
+    ax.set_ylabel("class")
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
     ax.set_title(title)
 
 

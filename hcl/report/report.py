@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcl.errors import HCLError
 from hcl.files import replacing
 from hcl.records.runs import Trace
-from hcl.records.scores import METRICS, Result, read_result
+from hcl.records.scores import METRICS, Result, read_result, shares
 from hcl.records.studies import METHODS, MoonsStudy, ToyLosses
 from hcl.report import catalogue, figures, tables
 from hcl.report.catalogue import label
@@ -41,7 +42,9 @@ from hcl.report.page import (
 from hcl.report.study_figures import moons_panels, toy_panel
 from hcl.report.styles import style_of
 
-REPORT_FILES = ("index.html", "tables.*", "seeds.csv", "headline.txt", "figures", "plots")
+REPORT_FILES = (
+    *("index.html", "tables.*", "seeds.csv", "classes.csv", "headline.txt", "figures", "plots"),
+)
 UPPER_BOUND = " and ".join(m.label for m in catalogue.METHODS.values() if m.upper_bound)
 
 
@@ -117,6 +120,7 @@ def write_report(
         (folder / "tables.csv").write_text(tables.tidy_csv(both), encoding="utf-8")
         runs = [result for found in results.values() for result in found]
         (folder / "seeds.csv").write_text(tables.seeds_csv(runs), encoding="utf-8")
+        (folder / "classes.csv").write_text(tables.classes_csv(runs), encoding="utf-8")
         (folder / "plots").mkdir()
         for name, text in tables.plots_csv(results).items():
             (folder / "plots" / f"{name}.csv").write_text(text, encoding="utf-8")
@@ -169,7 +173,8 @@ def _footer() -> str:
     return (
         "<p>Made by <code>hcl report</code> from the files in <code>results/</code>. The tables "
         "are also in <code>tables.md</code>, <code>tables.csv</code> and <code>tables.tex</code>, "
-        "each run in <code>seeds.csv</code>, the figures as PNG and SVG in <code>figures/</code>. "
+        "each run in <code>seeds.csv</code>, each class in <code>classes.csv</code>, the figures "
+        "as PNG and SVG in <code>figures/</code>. "
         "The method: Kirichenko et al., “Task-agnostic Continual Learning with Hybrid "
         "Probabilistic Models”.</p>"
     )
@@ -198,6 +203,7 @@ def _benchmark_html(
         "<h3>The accuracy matrix</h3>",
         _heat_maps(results, folder),
     ]
+    parts += ["<h3>Accuracy by class</h3>", _by_class_html(results, folder)]
     agnostic = [r for r in results if r.task_agnostic]
     if agnostic:
         parts += ["<h3>Task changes</h3>", _changes_html(agnostic), _traces(agnostic, folder)]
@@ -412,6 +418,59 @@ def _heat_maps(results: Sequence[Result], folder: Path) -> str:
         "over seeds. Without colour: the task had not been shown yet.",
         height=size,
     )
+
+
+# Classes ------------------------------------------------------------------------------------------
+
+
+def _by_class_html(results: Sequence[Result], folder: Path) -> str:
+    table = tables.by_class(results)
+    html = simple_table(
+        "Test samples whose class, and with it the task, is named: percent, mean over seeds.",
+        ["class", "task", *(label(result.method) for result in results)],
+        table,
+    )
+    if len(table) > figures.NAMED_CLASSES:
+        html = f"<details><summary>All {len(table)} classes</summary>{html}</details>\n"
+    seen = [r for r in results if r.confusion is not None]
+    if not seen:
+        return html
+    html += simple_table(
+        "The classes that are most often taken for another, in percent of the class's samples.",
+        ["method", *(f"{place}." for place in range(1, tables.CONFUSED + 1))],
+        [[label(r.method), *tables.most_confused(r)] for r in seen],
+    )
+    names = [row[0] for row in table]
+    tasks = [i for i, task in enumerate(seen[0].about["tasks"]) for _ in task["classes"]]
+    draws = [
+        partial(
+            figures.confusion,
+            shares=100 * np.nan_to_num(shares(_confusion(r))[:, :-1]),
+            names=names,
+            tasks=tasks,
+            title=label(r.method),
+        )
+        for r in seen
+    ]
+    return html + _panels(
+        draws,
+        [slug(r.method) for r in seen],
+        folder / "confusion",
+        [
+            f"{label(r.method)}: which class is taken for which. Most often: "
+            f"{', '.join(tables.most_confused(r))}."
+            for r in seen
+        ],
+        "Which class (row) is taken for which (column) in the end, in percent of its test samples, "
+        "all seeds together; lines part the tasks. Every count: <code>confusion.csv</code> in the "
+        "scores.",
+        height=3.3,
+    )
+
+
+def _confusion(result: Result) -> NDArray[np.int64]:
+    assert result.confusion is not None
+    return result.confusion
 
 
 # Task changes -------------------------------------------------------------------------------------

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from hcl.records.scores import METRICS, Result
+from hcl.records.scores import METRICS, Result, shares
 from hcl.report import catalogue, names
 from hcl.report.paper import PaperResult, PaperTable, find_paper_table
 
 DASH = "–"
+CONFUSED = 3  # pairs of classes that are listed as the most confused
 CHANGES = "changes found"  # the head of the column
 CHANGES_NOTE = (
     "Changes found: how many of the stream's changes of task a method noticed, how many verdicts "
@@ -365,6 +366,61 @@ def seeds_csv(results: Sequence[Result]) -> str:
     writer = csv.DictWriter(text, [*others, *names], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
+    return text.getvalue()
+
+
+def by_class(results: Sequence[Result]) -> list[list[str]]:
+    """A row a class: its name, its task, and how often each method named it, mean over seeds."""
+    rows = [
+        [name, f"T{i}"]
+        for i, task in enumerate(results[0].about["tasks"], start=1)
+        for name in names.class_names(task)
+    ]
+    for result in results:
+        for row, (_, named) in zip(rows, _means_by_class(result), strict=True):
+            row.append(number(named))
+    return rows
+
+
+def _means_by_class(result: Result) -> list[tuple[float | None, float | None]]:
+    """Of each class the accuracy, and how often it was named; means over seeds."""
+    by_class: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in result.classes:
+        by_class.setdefault((row["task"], row["class"]), []).append(row)
+    return [(_mean(rows, "accuracy"), _mean(rows, "named")) for rows in by_class.values()]
+
+
+def _mean(rows: Sequence[Mapping[str, str]], column: str) -> float | None:
+    cells = [row[column] for row in rows]
+    return sum(map(float, cells)) / len(cells) if all(cells) else None
+
+
+def most_confused(result: Result) -> list[str]:
+    """The pairs of classes with the most mistakes: "cat for dog 12.3", of the class's samples."""
+    assert result.confusion is not None
+    called = [name for task in result.about["tasks"] for name in names.class_names(task)]
+    found = 100 * np.nan_to_num(shares(result.confusion)[:, :-1])
+    np.fill_diagonal(found, 0)
+    order = np.argsort(-found, axis=None, kind="stable")[:CONFUSED]
+    said = []
+    for i, j in zip(*np.unravel_index(order, found.shape), strict=True):
+        said.append(f"{called[i]} for {called[j]} {found[i, j]:.1f}" if found[i, j] else DASH)
+    return said + [DASH] * (CONFUSED - len(said))
+
+
+def classes_csv(results: Sequence[Result]) -> str:
+    """A row for each class and method: means over seeds, as ``classes.csv`` of the scores has them.
+
+    ``accuracy`` asks for the place in its task, ``named`` for the class itself.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("benchmark", "method", "task", "class", "name", "accuracy", "named"))
+    for result in results:
+        pairs = dict.fromkeys((row["task"], row["class"], row["name"]) for row in result.classes)
+        for pair, means in zip(pairs, _means_by_class(result), strict=True):
+            cells = ("" if mean is None else f"{mean:.2f}" for mean in means)
+            writer.writerow((result.benchmark, result.method, *pair, *cells))
     return text.getvalue()
 
 

@@ -11,7 +11,6 @@ import joblib
 from hcl.files import replacing
 from hcl.learn.settings import Method, TrainingSettings
 from hcl.model.hybrid import NonFiniteError
-from hcl.model.model_file import save_model
 from hcl.model.settings import FlowSettings
 from hcl.records.embeddings import Embeddings
 from hcl.records.runs import write_run
@@ -19,6 +18,7 @@ from hcl.records.tasks import Benchmark
 from hcl.train import store
 from hcl.train.loop import Job, train_seed
 from hcl.train.machine import available_cores, one_thread
+from hcl.train.saving import about_run, write_learner
 from hcl.train.streams import check_sources
 
 RUN_FILES = ("seed-*.h5", "seed-*.safetensors")  # what ``train`` writes
@@ -93,9 +93,8 @@ def train_into(job: Job, folder: Path, position: int = 0) -> None:
     entry = store.Entry(folder)
     with one_thread():  # to the end: a fork that computes on several threads may wait forever
         run, learner = train_seed(job, entry.checkpoint, position)
-        if job.training.save_model and job.method.kind == "flow":
-            about = {"benchmark": job.benchmark.name, "method": job.name, "seed": job.seed}
-            save_model(entry.model, learner.model, about)  # type: ignore[attr-defined]
+        if job.training.save_model:
+            write_learner(entry.model, about_run(job, run, learner), learner)
     write_run(entry.run, run)
     entry.clean()
 

@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcl import __version__
+from hcl.detect.verdict import Watched
 from hcl.errors import HCLError
 from hcl.files import fingerprint, replacing
-from hcl.learn.contract import Learner, Observation, Prediction, Sampler, Start, Watched
+from hcl.learn.contract import Learner, Observation, Prediction, Sampler, Start
 from hcl.learn.settings import Method, TrainingSettings, used_settings
 from hcl.model import looking
 from hcl.model.hybrid import NonFiniteError
+from hcl.model.model_file import FORMAT
 from hcl.model.settings import FlowSettings
 from hcl.progress import bar
 from hcl.records.embeddings import Embeddings
@@ -54,7 +56,7 @@ class Job:
     def settings(self) -> dict[str, Any]:
         """What a run file says of its settings."""
         used = used_settings(self.method, self.flow, self.training)
-        if "training" in used:
+        if not self.method.closed_form:
             del used["training"]["checkpoint_every"]  # no influence on the result
             used["training"]["device"] = self.device.type  # the one that "auto" found
         return used
@@ -69,6 +71,7 @@ class Job:
                 "settings": self.settings(),
                 "seed": self.seed,
                 "device": self.device.type,
+                "model": FORMAT if self.training.save_model else None,
                 "versions": versions(),
                 "source": store.source_digest("hcl.train.loop", self.method.learner),
             }

@@ -82,7 +82,7 @@ def test_what_is_not_defined_is_null_and_an_empty_cell(tmp_path: Path) -> None:
     run = make_run(benchmark, "curl", tasks_known=False)
     scores = [scoring.score(run, benchmark)]
     assert scoring.summarise(scores)["overall_accuracy"] == {"mean": None, "std": None}
-    write_scores(tmp_path / "scores", [run], scores, {}, {})
+    write_scores(tmp_path / "scores", [run], scores, {}, scoring.about([run], benchmark, {}))
     assert rows(tmp_path / "scores/metrics.csv")[0]["overall_accuracy"] == ""
 
 
@@ -162,12 +162,47 @@ def test_a_detector_s_own_statistics_are_columns_in_its_order(tmp_path: Path) ->
     }
     run = replace(run, trace=replace(run.trace, statistics=statistics))
     scores = [scoring.score(run, benchmark)]
-    write_scores(tmp_path / "scores", [run], scores, {}, {})
+    write_scores(tmp_path / "scores", [run], scores, {}, scoring.about([run], benchmark, {}))
     change = rows(tmp_path / "scores/trace.csv")[BATCHES]
     assert list(change.items())[6:] == [
         *(("surprise", "1.5"), ("surprise_low", ""), ("surprise_high", "2")),
         *(("age", "7"), ("age_low", ""), ("age_high", "")),
     ]
+
+
+def test_classes_go_by_their_names_and_say_what_they_were_taken_for(tmp_path: Path) -> None:
+    benchmark = make_benchmark(order=(0, 1))  # four samples of task 1, two of task 2
+    runs = [make_run(benchmark, seed=0, wrong=[(1, 0)]), make_run(benchmark, seed=1)]
+    attributes = {"pictures": {"classes": json.dumps(["cat", "dog", "ewe", "fox"])}}
+    scores = [scoring.score(run, benchmark) for run in runs]
+    described = scoring.about(runs, benchmark, attributes)
+    write_scores(tmp_path / "scores", runs, scores, {}, described)
+    found = rows(tmp_path / "scores/classes.csv")
+    assert [row["name"] for row in found] == ["cat", "dog", "ewe", "fox"] * 2
+    assert found[0] == {
+        **{"seed": "0", "task": "1", "class": "1", "name": "cat"},
+        **{"accuracy": "50.0", "named": "50.0"},
+    }
+    assert {row["named"] for row in found[1:]} == {"100.0"}
+    counts = {
+        (r["name"], r["named"]): r["samples"] for r in rows(tmp_path / "scores/confusion.csv")
+    }
+    assert counts == {
+        **{("cat", "cat"): "3", ("cat", "dog"): "1"},  # both seeds together
+        **{("dog", "dog"): "4", ("ewe", "ewe"): "2", ("fox", "fox"): "2"},
+    }
+
+
+def test_a_method_without_tasks_has_an_accuracy_by_class_alone(tmp_path: Path) -> None:
+    benchmark = make_benchmark(order=(0, 1))
+    runs = [make_run(benchmark, "curl", wrong=[(1, 0)], tasks_known=False)]
+    scores = [scoring.score(run, benchmark) for run in runs]
+    write_scores(tmp_path / "scores", runs, scores, {}, scoring.about(runs, benchmark, {}))
+    found = rows(tmp_path / "scores/classes.csv")
+    assert [(row["name"], row["accuracy"], row["named"]) for row in found] == [
+        *(("0", "50.0", ""), ("1", "100.0", ""), ("2", "100.0", ""), ("3", "100.0", "")),
+    ]
+    assert not (tmp_path / "scores/confusion.csv").exists()
 
 
 def test_about_says_what_was_run() -> None:
@@ -201,7 +236,8 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
         scores = [scoring.score(run, benchmark) for run in runs]
         write_scores(tmp_path / name, runs, scores, {}, scoring.about(runs, benchmark, {}))
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
-    assert files == ["about.json", "accuracy.csv", "metrics.csv", "summary.json", "trace.csv"]
+    csv_files = ["accuracy.csv", "classes.csv", "confusion.csv", "metrics.csv"]
+    assert files == ["about.json", *csv_files, "summary.json", "trace.csv"]
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 

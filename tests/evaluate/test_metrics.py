@@ -23,6 +23,27 @@ ACCURACY = np.array(
 )
 
 
+def test_accuracy_by_class_is_that_of_each_class_of_each_task() -> None:
+    y, task = np.array([0, 0, 1, 0, 0, 0]), np.array([0, 0, 0, 1, 1, 1])
+    found = metrics.class_accuracy(np.array([0, 1, 1, 0, 1, 1]), y, task, tasks=2, classes=2)
+    np.testing.assert_allclose(found, [[1 / 2, 1], [1 / 3, np.nan]])
+
+
+def test_confusion_counts_pairs_of_task_and_class() -> None:
+    y, task = np.array([0, 0, 1, 0, 1]), np.array([0, 0, 0, 1, 1])
+    pair_class, named = np.array([0, 1, 1, 0, 1]), np.array([0, 1, 0, 0, -1])
+    counts = metrics.confusion(pair_class, named, y, task, tasks=2, classes=2)
+    assert counts is not None
+    assert counts.tolist() == [
+        [1, 0, 0, 1, 0],  # class 0 of task 0: once itself, once class 1 of task 1
+        [0, 1, 0, 0, 0],
+        [1, 0, 0, 0, 0],  # class 0 of task 1, taken for that of task 0
+        [0, 0, 0, 0, 1],  # no task was named
+    ]
+    assert counts.trace() / counts.sum() == metrics.overall_accuracy(pair_class, named, y, task)
+    assert metrics.confusion(pair_class, np.full(5, -1), y, task, 2, 2) is None
+
+
 def test_accuracy_matrix_has_tasks_down_and_segments_across() -> None:
     task = np.array([0, 0, 0, 0, 1, 1])
     y = np.array([0, 1, 0, 1, 0, 1])

@@ -11,9 +11,9 @@ from sklearn.decomposition import PCA
 from hcl.evaluate.projection import latent_view
 from hcl.model.flows import FlowSettings
 from hcl.model.hybrid import HybridModel, build_model
-from hcl.model.model_file import save_model
 from hcl.records.embeddings import Embeddings
 from tests.support.made_runs import make_benchmark
+from tests.support.model_files import about_flow, save_flow
 
 FEATURES = 7
 
@@ -36,7 +36,7 @@ def embeddings() -> dict[str, Embeddings]:
 
 def test_the_plane_is_the_means_principal_one(tmp_path: Path) -> None:
     model = make_model(tasks=3)
-    save_model(tmp_path / "model", model, {})
+    save_flow(tmp_path / "model", model)
     benchmark = make_benchmark(order=(0, 1, 2))
     rows = latent_view(tmp_path / "model", benchmark, embeddings(), [0, 1, 2])
     assert rows is not None
@@ -63,12 +63,20 @@ def test_the_plane_is_the_means_principal_one(tmp_path: Path) -> None:
 
 
 def test_a_learner_s_extra_task_stands_for_the_one_that_was_shown(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", make_model(tasks=3), {})
+    save_flow(tmp_path / "model", make_model(tasks=3))
     rows = latent_view(tmp_path / "model", make_benchmark(order=(0, 1)), embeddings(), [0, 0, 1])
     assert rows is not None
     assert [row[1] for row in rows if row[0] == "mean"] == [1, 1, 1, 1, 2, 2]
 
 
 def test_two_means_span_no_plane(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", make_model(tasks=1), {})
+    save_flow(tmp_path / "model", make_model(tasks=1))
     assert latent_view(tmp_path / "model", make_benchmark(order=(0,)), embeddings(), [0]) is None
+
+
+def test_a_learner_without_fixed_means_has_no_such_view(tmp_path: Path) -> None:
+    model = make_model(tasks=3)
+    settings = {**about_flow(model)["settings"], "method": {"kind": "slda"}}
+    save_flow(tmp_path / "model", model, settings=settings)
+    view = latent_view(tmp_path / "model", make_benchmark(order=(0,)), embeddings(), [0])
+    assert view is None

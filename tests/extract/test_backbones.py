@@ -108,6 +108,58 @@ def test_every_family_gives_timms_embedding(tmp_path, family):
         assert backbone.model(x).shape == (2, backbone.size)
 
 
+def with_seven_classes(name, state):
+    heads = timm.create_model(name, num_classes=7).state_dict()
+    return {
+        key: heads[key] if heads[key].shape != value.shape else value
+        for key, value in state.items()
+    }
+
+
+def without_a_head(name, state):
+    kept = timm.create_model(name, num_classes=0).state_dict()
+    return {key: value for key, value in state.items() if key in kept}
+
+
+def inside_another_model(name, state):
+    body = without_a_head(name, state)
+    return {"scale": torch.ones(1), **{f"net.{key}": value for key, value in body.items()}}
+
+
+def with_a_head_of_two_layers(name, state):
+    classifier = timm.get_pretrained_cfg(name).classifier
+    layers = {f"{classifier}.0.weight": torch.ones(9, 9), f"{classifier}.2.bias": torch.ones(3)}
+    return without_a_head(name, state) | layers
+
+
+@pytest.mark.parametrize("family", ["efficientnet", "convnext", "resnet", "vit"])
+@pytest.mark.parametrize(
+    "saved",
+    [with_seven_classes, without_a_head, inside_another_model, with_a_head_of_two_layers],
+)
+def test_another_head_or_none_gives_the_same_embedding(tmp_path, family, saved):
+    name = f"test_{family}.r160_in1k"
+    state = timm.create_model(name).state_dict()
+    torch.save(state, tmp_path / "whole.pth")
+    torch.save(saved(name, state), tmp_path / "mine.pth")
+    x = torch.randn(1, 3, 160, 160)
+    with torch.no_grad():
+        expected = load_backbone(name, str(tmp_path / "whole.pth")).model(x)
+        assert torch.equal(load_backbone(name, str(tmp_path / "mine.pth")).model(x), expected)
+
+
+@pytest.mark.parametrize("saved", [with_seven_classes, without_a_head, inside_another_model])
+def test_below_the_head_nothing_may_be_missing_or_left_over(tmp_path, saved):
+    state = saved(NAME, timm.create_model(NAME).state_dict())
+    name = next(key for key in state if key.endswith("conv_head.weight"))
+    torch.save({key: value for key, value in state.items() if key != name}, tmp_path / "less.pth")
+    more = name.replace("weight", "extra")
+    torch.save({**state, more: torch.ones(1)}, tmp_path / "more.pth")
+    for file in ("less.pth", "more.pth"):
+        with pytest.raises(HCLError, match=rf"{file}: these weights do not fit .*another class"):
+            load_backbone(NAME, str(tmp_path / file))
+
+
 def test_a_file_for_another_backbone_is_an_error(tmp_path):
     path = save_weights(tmp_path / "tiny.pth")
     with pytest.raises(HCLError, match=r"tiny\.pth: these weights do not fit .*test_resnet"):

@@ -57,6 +57,32 @@ def test_folder_is_read_in_blocks(tmp_path, monkeypatch):
     assert sum(len(block.data) for block in blocks) == 10
 
 
+def test_images_without_labels_lie_anywhere_in_a_folder(tmp_path):
+    photos = tmp_path / "photos"
+    (photos / "2025" / "may").mkdir(parents=True)
+    paths = [photos / "2025" / "b.png", photos / "2025" / "may" / "a.webp", photos / "z.jpeg"]
+    for i, path in enumerate(paths):
+        path.write_bytes(encode(random_images(3, (4 + i, 4, 3))[i], path.suffix[1:]))
+    (photos / ".hidden").write_text("not an image")
+    fetch("photos", DatasetSettings("images", str(photos)), tmp_path / "photos.h5")
+    raw = Raw(tmp_path / "photos.h5")
+    raw.verify()
+    assert raw.classes == ()
+    assert raw.y.tolist() == [-1, -1, -1]
+    assert raw.split.tolist() == [0, 0, 0]
+    assert raw.read_samples(0, 3) == [path.read_bytes() for path in paths]
+
+
+def test_images_without_labels_that_are_none(tmp_path):
+    fails("nothing: no such folder", images.read_unlabelled, tmp_path / "nothing")
+    fails(r"no image in it \(.png", images.read_unlabelled, tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "broken.png").write_bytes(b"text")
+    fails(r"broken\.png: not a readable image", images.read_unlabelled, tmp_path)
+    (tmp_path / "in" / "scan.heic").write_bytes(b"another format")
+    fails(r"scan\.heic: not an image by its name", images.read_unlabelled, tmp_path)
+
+
 def folder_fails(folder, match):
     fails(match, images.read_folder, folder)
 

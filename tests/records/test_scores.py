@@ -32,6 +32,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert result.metric("forgetting") == (6.25, 6.25)
     np.testing.assert_allclose(result.accuracy, [100 * s.accuracy for s in scores], atol=1e-4)
     assert [row["seed"] for row in result.by_seed] == ["4", "5"]
+    assert [row["name"] for row in result.classes] == list("abcdef") * 2
+    np.testing.assert_array_equal(result.confusion, sum(s.confusion for s in scores))
     assert result.task_agnostic
     assert (result.stream, result.epochs) == ((0, 1, 2), 3)
     assert list(result.traces) == [4, 5]
@@ -66,7 +68,8 @@ def test_only_the_files_named_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["about.json", "summary.json", "accuracy.csv", "metrics.csv", "trace.csv"]
+    "file",
+    ["about.json", "summary.json", "accuracy.csv", "classes.csv", "metrics.csv", "trace.csv"],
 )
 def test_a_missing_file_is_named_with_what_makes_it(tmp_path: Path, file: str) -> None:
     scores = written(tmp_path)

@@ -122,6 +122,24 @@ def test_seeds_csv_has_a_row_a_run(built: Path) -> None:
     assert list(first)[-3:] == ["task_1", "task_2", "task_3"]
 
 
+def test_classes_stand_by_their_names(built: Path) -> None:
+    html = (built / "index.html").read_text()
+    # Of class a's two samples one is taken for b, with both seeds; CURL names no task.
+    row = re.search(r'<tr><th scope="row">a</th>(.*?)</tr>', html)
+    assert row is not None
+    head = re.findall(r"<th scope=\"col\">(.*?)</th>", html[: row.start()].rpartition("<table>")[2])
+    cells = dict(zip(head[1:], re.findall(r"<td>(.*?)</td>", row[1]), strict=True))
+    assert cells["task"] == "T1"
+    assert (cells["HCL-FR"], cells["CURL"]) == ("50.00", "–")
+    assert re.search(r'<th scope="row">HCL-FR</th><td>a for b 50.0</td><td>–</td><td>–</td>', html)
+    assert html.count("which class is taken for which") == len(ANSWERS) - 1
+    with open(built / "classes.csv", newline="") as file:
+        rows = {(r["method"], r["name"]): (r["accuracy"], r["named"]) for r in csv.DictReader(file)}
+    assert rows["hcl-fr", "a"] == ("50.00", "50.00")
+    assert rows["curl", "c"][1] == ""
+    assert len(rows) == len(ANSWERS) * 6
+
+
 def test_latex_table(built: Path) -> None:
     text = (built / "tables.tex").read_text()
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 2
@@ -401,6 +419,7 @@ def test_figures_are_files_too(built: Path) -> None:
         "toy/metrics.png",
         "toy/accuracy-matrix.png",
         "toy/accuracy-over-time.png",
+        "toy/confusion.png",
         "toy/trace-hcl-fr-ta.png",
         "toy/latent-space.png",
         "two-moons.png",

@@ -14,12 +14,12 @@ from click.testing import CliRunner, Result
 
 from hcl.model.flows import FlowSettings
 from hcl.model.hybrid import build_model
-from hcl.model.model_file import save_model
 from hcl.records.embeddings import write
 from hcl.records.runs import Run
 from hcl.records.tasks import Benchmark, Source
 from stages.cli import main
 from tests.support.made_runs import BATCHES, make_benchmark, make_run, write_runs
+from tests.support.model_files import save_flow
 
 FEATURES = 6
 
@@ -67,7 +67,7 @@ def add_embeddings(folder: Path, benchmark: Benchmark) -> None:
     model = build_model(FlowSettings(couplings=2, hidden=4), (FEATURES,), 2, draw)
     model.add_task(draw)
     model.add_task(draw)
-    save_model(folder / "runs/toy/hcl-fr-ta/seed-0.safetensors", model, {})
+    save_flow(folder / "runs/toy/hcl-fr-ta/seed-0.safetensors", model)
 
 
 def test_summary_and_scores_are_written(tmp_path: Path) -> None:
@@ -84,7 +84,8 @@ def test_summary_and_scores_are_written(tmp_path: Path) -> None:
         "forgetting 12.50 ± 12.50 %, 1 of 1 changes found, 0 false (2 seeds)"
     ) in result.output
     written = sorted(path.name for path in (tmp_path / "scores").iterdir())
-    assert written == ["about.json", "accuracy.csv", "metrics.csv", "summary.json", "trace.csv"]
+    tables = ["accuracy.csv", "classes.csv", "confusion.csv", "metrics.csv"]
+    assert written == ["about.json", *tables, "summary.json", "trace.csv"]
 
 
 def test_embeddings_add_provenance_and_a_view_of_the_latent_space(tmp_path: Path) -> None:

@@ -5,9 +5,12 @@ import pytest
 from click.testing import CliRunner
 
 from hcl.files import sha256_of
+from hcl.records import embeddings
 from hcl.records.raw import Raw
+from stages import extract
 from stages.fetch import command
-from tests.support.official_layouts import write_image_folder, write_svhn
+from tests.support.official_layouts import encode, random_images, write_image_folder, write_svhn
+from tests.support.tiny_backbone import NAME, save_weights
 
 PARAMS = """
 datasets:
@@ -53,6 +56,24 @@ def test_digits():
     first = sha256_of("data/raw/digits.h5")
     fetch("digits")
     assert sha256_of("data/raw/digits.h5") == first
+
+
+def test_own_images_without_labels_are_embedded_without_labels(project):
+    (project / "photos").mkdir()
+    for i, image in enumerate(random_images(3, (8, 8, 3))):
+        (project / "photos" / f"{i}.png").write_bytes(encode(image))
+    params = (project / "params.yaml").read_text()
+    params = params.replace("datasets:", "datasets:\n  photos: {source: images, path: photos}", 1)
+    weights = save_weights(project / "tiny.pth")
+    params += f"\nextract: {{backbone: {NAME}, weights: {weights}}}\n"
+    (project / "params.yaml").write_text(params)
+    result = fetch("photos")
+    assert result.output == "data/raw/photos.h5: 3 samples without labels\n"
+    paths = ["--raw", "data/raw/photos.h5", "--out", "data/photos.h5"]
+    done = CliRunner().invoke(extract.command, paths)
+    assert done.exit_code == 0, done.output
+    found = embeddings.read("data/photos.h5")
+    assert (found.classes, found.y.tolist()) == ([], [-1, -1, -1])
 
 
 def test_own_folder(project):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from hcl.model.model_file import load_model
+from hcl.model.model_file import read_about
 from hcl.records.runs import read_run
 from hcl.records.tasks import write_benchmark
 from stages.settings import command as settings_command
@@ -54,17 +54,16 @@ def run(method: str, *more: str) -> Result:
 def test_a_run_file_for_each_seed(project, method):
     result = run(method)
     assert result.exit_code == 0, result.output
-    expected = {"seed-0.h5", "seed-1.h5"}
-    if method != "slda":
-        expected |= {"seed-0.safetensors", "seed-1.safetensors"}
-        assert load_model(f"runs/{method}/seed-0.safetensors")[1]["method"] == method
+    expected = {"seed-0.h5", "seed-1.h5", "seed-0.safetensors", "seed-1.safetensors"}
+    assert read_about(f"runs/{method}/seed-0.safetensors")["name"] == method
     assert {path.name for path in Path(f"runs/{method}").iterdir()} == expected
     for seed in (0, 1):
         read = read_run(f"runs/{method}/seed-{seed}.h5")
         assert (read.benchmark, read.method, read.seed) == ("blobs", method, seed)
         assert read.predicted_class.shape == (2, 20)
         if method == "slda":  # nothing else has any influence
-            assert set(read.settings) == {"method"}
+            assert set(read.settings) == {"method", "training"}
+            assert read.settings["training"] == {"save_model": True}
         else:
             assert read.settings["flow"]["couplings"] == 2
             assert read.settings["training"]["learning_rate"] == 1e-3

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from hcl.detect.settings import CalibratedSettings
 from hcl.errors import HCLError
 from hcl.learn.closed_form.settings import NearestMeanMethod, RanPACMethod, StreamingLDAMethod
 from hcl.learn.curl.settings import CurlMethod
@@ -25,10 +26,8 @@ from hcl.learn.flow.settings import (
     GenerativeSettings,
 )
 from hcl.learn.joint.settings import JointMethod
-from hcl.learn.plus.sequential import SequentialSettings
 from hcl.learn.plus.settings import LearnsAll, PlusMethod
 from hcl.learn.settings import TrainingSettings
-from hcl.model.model_file import load_model
 from hcl.model.settings import FlowSettings
 from hcl.records import embeddings as embedding_files
 from hcl.records.runs import read_run
@@ -37,6 +36,7 @@ from hcl.settings import build
 from hcl.train import jobs, loop, store
 from hcl.train.jobs import train
 from hcl.train.loop import Job, build_learner, train_seed
+from hcl.train.saving import read_learner
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
 
 FLOW = FlowSettings(couplings=2, hidden_layers=1, hidden=8)
@@ -55,7 +55,8 @@ METHODS = {
     "slda": StreamingLDAMethod(),
     "ranpac": RanPACMethod(projections=50),
     "hcl-plus": PlusMethod(projections=9),
-    "hcl-plus-ta": PlusMethod(projections=9, detection=SequentialSettings()),
+    "hcl-fr-auto-ta": FlowMethod(memory=FunctionalSettings(), detection=CalibratedSettings()),
+    "hcl-plus-ta": PlusMethod(projections=9, detection=CalibratedSettings()),
 }
 EMBEDDINGS, TASKS = benchmark(blobs_in_64_dimensions(3, 64, 20), (0, 1, 0, 2))
 
@@ -108,7 +109,9 @@ def test_hcl_plus_sums_each_sample_once_unless_it_has_to_notice_changes():
     seen = {}
     for name in ("hcl-plus", "hcl-plus-ta"):
         _, learner = train_seed(dataclasses.replace(job(name), benchmark=repeated))
-        waiting = sum(len(x) for x, _, _ in learner.pending)
+        waiting = (
+            0 if learner.detector is None else sum(len(x) for x, _ in learner.detector.waiting)
+        )
         seen[name] = int(learner.moments.counts.sum()) + waiting
     shown = 4 * 64  # segments, samples of each
     assert seen == {"hcl-plus": shown, "hcl-plus-ta": 5 * shown}
@@ -328,12 +331,12 @@ def test_the_model_is_kept_if_asked_for(tmp_path):
     train(
         TASKS, EMBEDDINGS, "adam", METHODS["adam"], FLOW, saving, (0,), tmp_path / "out", tmp_path
     )
-    model, about = load_model(tmp_path / "out" / "seed-0.safetensors")
-    assert about == {"benchmark": "blobs", "method": "adam", "seed": 0}
+    about, learner, _ = read_learner(tmp_path / "out" / "seed-0.safetensors")
+    assert (about.benchmark, about.name, about.seed) == ("blobs", "adam", 0)
     run = read_run(tmp_path / "out" / "seed-0.h5")
     x = EMBEDDINGS["blobs"].x[np.concatenate([task.test.rows for task in TASKS.tasks])]
-    answers = model.classify(torch.from_numpy(x))
-    np.testing.assert_array_equal(answers.numpy(), run.predicted_class[-1])
+    answers = learner.predict(torch.from_numpy(x))
+    np.testing.assert_array_equal(answers.predicted_class, run.predicted_class[-1])
 
 
 AFTER_OTHER_WORK = """

@@ -10,8 +10,12 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
+from scipy.special import softmax
+
+from hcl.learn.contract import shares
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -26,11 +30,19 @@ class ClosedForm(Protocol):
     def scores(self, x: NDArray) -> FloatArray:
         """(n, C), for the classes 0…C−1 that were seen; the highest wins."""
 
+    def probabilities(self, x: NDArray) -> FloatArray:
+        """(n, C), of the same classes, as far as the scores tell: rows sum to 1."""
+
     def state(self) -> dict[str, FloatArray]:
         """The sums, for a checkpoint."""
 
     def restore(self, state: dict[str, FloatArray]) -> None:
         """Continue from ``state``."""
+
+
+def _softmax(scores: FloatArray) -> FloatArray:
+    found: FloatArray = softmax(scores, axis=1)
+    return found
 
 
 class _ClassSums:
@@ -78,6 +90,10 @@ class NearestMean:
         means = self._classes.means()
         return self._classes.mask(x @ means.T - 0.5 * (means**2).sum(1))
 
+    def probabilities(self, x: NDArray) -> FloatArray:
+        """Bayes' rule with N(μ_c, I), whatever the samples' own spread: it measures none."""
+        return _softmax(self.scores(x))
+
     def state(self) -> dict[str, FloatArray]:
         """The class sums."""
         return self._classes.state()
@@ -114,6 +130,10 @@ class StreamingLDA:
             self._weights = self._solve()
         weights, bias = self._weights
         return self._classes.mask(x @ weights + bias)
+
+    def probabilities(self, x: NDArray) -> FloatArray:
+        """Bayes' rule with N(μ_c, Σ), every class as likely before."""
+        return _softmax(self.scores(x))
 
     def _solve(self) -> tuple[FloatArray, FloatArray]:
         means, counts = self._classes.means(), self._classes.counts
@@ -172,6 +192,10 @@ class RandomProjectionRidge:
             gram[diagonal] += self._ridge * max(gram[diagonal].mean(), 1e-12)
             self._weights = cho_solve(cho_factor(gram, lower=True), self._classes.sums.T)
         return self._classes.mask(self._features(x) @ self._weights)
+
+    def probabilities(self, x: NDArray) -> FloatArray:
+        """The scores, which estimate indicators, as shares: below 0 counts as 0."""
+        return shares(torch.from_numpy(self.scores(x))).numpy()
 
     def state(self) -> dict[str, FloatArray]:
         """The class sums and G."""

@@ -64,6 +64,13 @@ class ClosedFormLearner:
         of_class, task = (pair % self.num_classes), (pair // self.num_classes)
         return Prediction(*(v.astype(np.int16) for v in (of_class, task, of_class)))
 
+    def posterior(self, x: Tensor) -> Tensor:
+        """log p(y, t | x), (n, T, K), as far as the form says it: see ``ClosedForm``."""
+        found = self.form.probabilities(x.numpy())
+        missing = self.num_tasks * self.num_classes - found.shape[1]  # the last task's, not seen
+        pairs = np.pad(found, ((0, 0), (0, missing)))
+        return torch.from_numpy(pairs).log().unflatten(1, (self.num_tasks, self.num_classes))
+
     def state(self) -> dict[str, Any]:
         """The sums."""
         sums = {name: torch.from_numpy(value) for name, value in self.form.state().items()}

@@ -92,6 +92,10 @@ class CurlLearner:
         predicted = self.model.classify(x)
         return as_int16(predicted, torch.full_like(predicted, -1), predicted)
 
+    def posterior(self, x: Tensor) -> Tensor:
+        """log q(y | x), (n, 1, K): it knows no tasks."""
+        return self.model.log_probabilities(x)[:, None]
+
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """The decoder's mean for z ~ p(z | y), ``count`` for each class: (1, K, count, D)."""
         classes = self.model.num_classes

@@ -100,7 +100,16 @@ class SupervisedCURL(nn.Module):
     @torch.no_grad()
     def classify(self, x: Tensor) -> Tensor:
         """argmax_y q(y | x), (B,)."""
-        return self.label_head(self.encoder((x - self.shift) / self.scale)).argmax(1)
+        return self._logits(x).argmax(1)
+
+    @torch.no_grad()
+    def log_probabilities(self, x: Tensor) -> Tensor:
+        """log q(y | x), (B, K)."""
+        return self._logits(x).log_softmax(1)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.label_head(self.encoder((x - self.shift) / self.scale))
+        return logits
 
     @torch.no_grad()
     def sample(self, y: Tensor, generator: torch.Generator) -> Tensor:

@@ -391,8 +391,8 @@ class Reservoirs:
     def remember(self, task: int, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
         """Offer a batch of ``task`` to its reservoir."""
         while len(self.seen) <= task:
-            self._x.append(x.new_empty(self.size + 1, *x.shape[1:]))
-            self._y.append(y.new_empty(self.size + 1))
+            self._x.append(x.new_zeros(self.size + 1, *x.shape[1:]))
+            self._y.append(y.new_zeros(self.size + 1))
             self.seen.append(0)
         chance = torch.rand(len(x), generator=generator, device=generator.device)
         before = torch.arange(self.seen[task], self.seen[task] + len(x), device=x.device)

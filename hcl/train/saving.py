@@ -1,0 +1,302 @@
+"""What a run leaves for later use: its learner in a model file, with all that the learner saw.
+
+``About`` is the part of the file that JSON can say. With it and the learner's state alone, and the
+backbone that it names, new samples are classified and learning goes on: see ``hcl.use``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hcl.errors import HCLError
+from hcl.learn.contract import Learner, Start, TaskBatches
+from hcl.learn.kinds import AnyMethod
+from hcl.learn.settings import Method, TrainingSettings
+from hcl.model.model_file import Content, read_model, write_model
+from hcl.model.settings import FlowSettings
+from hcl.records.embeddings import Embeddings
+from hcl.records.runs import RECURRING, SAME, Run
+from hcl.records.tasks import Benchmark
+from hcl.settings import build
+from hcl.train.loop import Job, versions
+from hcl.train.machine import pick_device
+
+LEARNER = "learner"  # what kind of model file this is
+
+Counts = dict[str, int]  # samples learned, by the name of their class
+
+
+class Change(NamedTuple):
+    """A change of task that the learner noticed: at which batch, of what kind, to which task."""
+
+    batch: int
+    verdict: Literal["new", "recurring"]
+    task: int
+
+
+@dataclass(frozen=True)
+class Input:
+    """What samples are: a backbone's embeddings, ready-made ones, or pixels.
+
+    Attributes:
+        backbone: timm's tagged name, or a text that begins with "none".
+        weights: where they came from.
+        weights_sha256: of their file.
+        transform: from an image to the backbone's input, or to pixels.
+        pixels: [C, H, W] of bytes that are images; ``None`` for embeddings.
+    """
+
+    backbone: str
+    weights: str
+    weights_sha256: str
+    transform: dict[str, Any]
+    pixels: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, str]) -> Input:
+        """From the attributes of an embedding file."""
+        pixels = attributes.get("pixels")
+        return cls(
+            attributes.get("backbone", "none"),
+            attributes.get("weights", "none"),
+            attributes.get("weights_sha256", "none"),
+            json.loads(attributes.get("transform", "{}")),
+            None if pixels is None else tuple(json.loads(pixels)),
+        )
+
+
+@dataclass(frozen=True)
+class About:
+    """What a learner is, and what it saw.
+
+    Attributes:
+        name: of the method.
+        method: its settings.
+        flow: the flow's size.
+        training: how it was trained, and is trained on.
+        seed: of the run.
+        benchmark: the stream that it began with.
+        shape: of one sample as the learner takes it.
+        num_classes: K.
+        input: what samples are.
+        names: by task and class, what was learned under which name; of a learner that knows no
+            tasks, as if all were one.
+        given: the tasks' numbers, in the order of the learner's tasks, where it is told them.
+        samples: shown so far, each time that they were.
+        batches: so far, as ``changes`` counts them; of a learner that is told its tasks, since it
+            was first saved.
+        changes: that the learner noticed.
+    """
+
+    name: str
+    method: Method
+    flow: FlowSettings
+    training: TrainingSettings
+    seed: int
+    benchmark: str
+    shape: tuple[int, ...]
+    num_classes: int
+    input: Input
+    names: tuple[tuple[Counts, ...], ...]
+    given: tuple[int, ...] | None
+    samples: int
+    batches: int
+    changes: tuple[Change, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """For the file."""
+        return {
+            "kind": LEARNER,
+            "name": self.name,
+            "settings": {
+                "method": dataclasses.asdict(self.method),  # type: ignore[call-overload]
+                "flow": dataclasses.asdict(self.flow),
+                "training": dataclasses.asdict(self.training),
+            },
+            "seed": self.seed,
+            "benchmark": self.benchmark,
+            "shape": self.shape,
+            "num_classes": self.num_classes,
+            "input": dataclasses.asdict(self.input),
+            "names": self.names,
+            "given": self.given,
+            "samples": self.samples,
+            "batches": self.batches,
+            "changes": [list(change) for change in self.changes],
+            "versions": versions(),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], path: str | Path) -> About:
+        """From a file; whatever does not fit is an error that names the file."""
+        if values.get("kind") != LEARNER:
+            raise HCLError(
+                f"{path}: holds a {values.get('kind')} that was saved from Python, not the learner "
+                "of a run; hcl.load(path) reads it."
+            )
+        try:
+            settings = values["settings"]
+            given = values["given"]
+            seen = values["input"]
+            return cls(
+                name=str(values["name"]),
+                method=build(AnyMethod, settings["method"], path, "settings.method"),  # type: ignore[arg-type]
+                flow=build(FlowSettings, settings["flow"], path, "settings.flow"),
+                training=build(TrainingSettings, settings["training"], path, "settings.training"),
+                seed=int(values["seed"]),
+                benchmark=str(values["benchmark"]),
+                shape=tuple(map(int, values["shape"])),
+                num_classes=int(values["num_classes"]),
+                input=Input(**{**seen, "pixels": seen["pixels"] and tuple(seen["pixels"])}),
+                names=tuple(
+                    tuple({str(n): int(c) for n, c in counts.items()} for counts in task)
+                    for task in values["names"]
+                ),
+                given=None if given is None else tuple(map(int, given)),
+                samples=int(values["samples"]),
+                batches=int(values["batches"]),
+                changes=tuple(Change(*change) for change in values["changes"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise HCLError(f"{path}: its header is not whole ({error!r}).") from error
+
+
+def about_run(job: Job, run: Run, learner: Learner) -> About:
+    """What the learner of a finished run is, and what it saw."""
+    benchmark = job.benchmark
+    first = job.embeddings[benchmark.sources[0].dataset]
+    told = job.method.detection is None
+    shown = [segment.task for segment in benchmark.stream]
+    given = tuple(dict.fromkeys(shown)) if told else None
+    names: tuple[tuple[Counts, ...], ...]
+    if not learner.num_tasks:
+        names = (_together([_counts(benchmark, job.embeddings, task) for task in set(shown)]),)
+    else:
+        stands_for = given if given is not None else [shown[j] for j in run.added_in]
+        names = tuple(_counts(benchmark, job.embeddings, task) for task in stands_for)
+    passes = [1 if job.method.sees_once else segment.epochs for segment in benchmark.stream]
+    samples = sum(n * len(benchmark.tasks[t].train.y) for n, t in zip(passes, shown, strict=True))
+    return About(
+        name=job.name,
+        method=job.method,
+        flow=job.flow,
+        training=job.training,
+        seed=job.seed,
+        benchmark=benchmark.name,
+        shape=first.pixels if job.method.takes_images and first.pixels else first.x.shape[1:],
+        num_classes=benchmark.num_classes,
+        input=Input.of(first.attributes),
+        names=names,
+        given=given,
+        samples=samples,
+        batches=0 if run.trace is None else len(run.trace.verdict),
+        changes=() if run.trace is None else tuple(_changes(run)),
+    )
+
+
+def _changes(run: Run) -> list[Change]:
+    assert run.trace is not None
+    return [
+        noticed(batch, verdict, task)
+        for batch, (verdict, task) in enumerate(
+            zip(run.trace.verdict.tolist(), run.trace.learner_task.tolist(), strict=True)
+        )
+        if verdict != SAME
+    ]
+
+
+def noticed(batch: int, verdict: int, task: int) -> Change:
+    """A verdict in words."""
+    return Change(batch, "recurring" if verdict == RECURRING else "new", task)
+
+
+def _counts(
+    benchmark: Benchmark, embeddings: Mapping[str, Embeddings], task: int
+) -> tuple[Counts, ...]:
+    """For each class of a task, its name and its number of training samples."""
+    found = benchmark.tasks[task]
+    names = _names(embeddings[found.dataset])
+    return tuple(
+        {names(label): int((found.train.y == k).sum())} for k, label in enumerate(found.classes)
+    )
+
+
+def _names(embeddings: Embeddings) -> Callable[[int], str]:
+    """The names of a data set's own labels; a label that has none is its number."""
+    known = embeddings.classes if "classes" in embeddings.attributes else []
+    return lambda label: known[label] if label < len(known) else str(label)
+
+
+def _together(tasks: Sequence[tuple[Counts, ...]]) -> tuple[Counts, ...]:
+    """The names of each class over all tasks."""
+    return tuple(
+        {name: count for counts in of_class for name, count in counts.items()}
+        for of_class in zip(*tasks, strict=True)
+    )
+
+
+def write_learner(path: str | Path, about: About, learner: Learner, waiting: Any = ()) -> None:
+    """Write a learner, and the samples that wait for a whole batch."""
+    write_model(path, about.as_json(), {"learner": learner.state(), "waiting": waiting})
+
+
+def read_learner(path: str | Path) -> tuple[About, Learner, Any]:
+    """What a model file says, its learner, ready to go on, and the samples that wait."""
+    content = read_model(path)
+    about = About.from_json(content.about, path)
+    device = torch.device("cpu")
+    if not about.method.closed_form:
+        device = pick_device(about.training.device)
+    if device.type != "cpu":
+        content = read_model(path, device)
+    learner = _rebuilt(about, content, device, path)
+    return about, learner, content.state["waiting"]
+
+
+def _rebuilt(about: About, content: Content, device: torch.device, path: str | Path) -> Learner:
+    """The learner as its module builds it, then in the state of the file."""
+
+    def first(count: int) -> Tensor:
+        """Stands for what a scaling was fitted on: the state brings the scaling itself."""
+        kind = torch.uint8 if len(about.shape) == 3 else torch.float32
+        return torch.zeros(min(count, 2), *about.shape, dtype=kind, device=device)
+
+    start = Start(
+        shape=about.shape,
+        num_classes=about.num_classes,
+        first=first,
+        flow=about.flow,
+        training=about.training,
+        seed=about.seed,
+        device=device,
+        archive=_NoArchive(about.name),
+    )
+    try:
+        learner: Learner = importlib.import_module(about.method.learner).build(about.method, start)
+        learner.restore(content.state["learner"])
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise HCLError(f"{path}: its state doesn't fit its settings ({reason}).") from error
+    return learner
+
+
+class _NoArchive:
+    """In place of all tasks' training samples, which no model file holds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
+        raise HCLError(
+            f"{self.name} looks at all data of old tasks again, which a model file does not hold: "
+            "it can't go on learning. Take a method with another memory."
+        )

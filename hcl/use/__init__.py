@@ -1,0 +1,1 @@
+"""``use``: a trained learner after its run: answers for new samples, and another day's learning."""
