@@ -1,11 +1,14 @@
-"""Milliseconds a training step with 0, 4 and 9 old tasks: the paper's flow on 1280 features.
+"""Milliseconds a training step with 0, 2, 4 and 9 old tasks: the paper's flow on 1280 features.
 
 A step is all that the loop does for one batch of 32: gather it from a mapped file, draw replay
 from the snapshot (a batch for each old task), pass both through the flow, go back, Adam. The
 figure is the median over steps, in processor time of one thread, which other work on the machine
-disturbs less than wall time; the wall time stands beside it. The methods take turns.
+disturbs less than wall time; the wall time stands beside it. The methods take turns. A second table
+has the same figures as multiples of the paper's FR with two old tasks, which is what the methods
+with fixed replay may cost whatever the number of old tasks.
 
     python benchmarks/training.py --steps 20
+    python benchmarks/training.py --steps 10 --old 2 9 29 --methods hcl-fr hcl-fr-fixed
 """
 
 from __future__ import annotations
@@ -40,7 +43,13 @@ METHODS = {
     "hcl-gr": FlowMethod(memory=GenerativeSettings()),
     "hcl-fr": FlowMethod(memory=FunctionalSettings(alpha=10.0)),
     "hcl-fr-ta": FlowMethod(memory=FunctionalSettings(alpha=10.0), detection=DetectionSettings()),
+    "hcl-gr-fixed": FlowMethod(memory=GenerativeSettings(replay=2 * BATCH)),
+    "hcl-fr-fixed": FlowMethod(memory=FunctionalSettings(alpha=10.0, replay=2 * BATCH)),
+    "hcl-fr-measured-fixed": FlowMethod(
+        memory=FunctionalSettings(alpha=10.0, draws="measured", replay=2 * BATCH)
+    ),
 }
+PAPERS = "hcl-fr"  # with two old tasks: what the others are compared with
 
 
 def make_learner(method: FlowMethod, old_tasks: int, x: np.ndarray) -> FlowLearner:
@@ -75,17 +84,18 @@ def take(x: np.ndarray, index: int, task: int | None) -> Batch | TaskBatch:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--old", type=int, nargs="+", default=[0, 4, 9])
+    parser.add_argument("--old", type=int, nargs="+", default=[0, 2, 4, 9])
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     options = parser.parse_args()
+    methods = {name: METHODS[name] for name in options.methods}
     with tempfile.TemporaryDirectory() as folder, one_thread():
         path = Path(folder) / "x"
         np.random.default_rng(0).standard_normal((ROWS, SIZE), np.float32).tofile(path)
         x = np.memmap(path, np.float32, "r", shape=(ROWS, SIZE))
-        print(f"{'':10}" + "".join(f"{f'{old} old tasks':>26}" for old in options.old))
-        table: dict[str, list[str]] = {name: [] for name in METHODS}
+        table: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
         for old in options.old:
-            learners = {name: make_learner(m, old, x) for name, m in METHODS.items()}
-            spent: dict[str, list[tuple[float, float]]] = {name: [] for name in METHODS}
+            learners = {name: make_learner(m, old, x) for name, m in methods.items()}
+            spent: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
             for step in range(options.steps + 2):
                 for name, learner in learners.items():
                     cpu, wall = time.process_time(), time.perf_counter()
@@ -96,9 +106,16 @@ def main() -> None:
                 cpu, wall = (
                     1000 * statistics.median(column) for column in zip(*times, strict=True)
                 )
-                table[name].append(f"{cpu:8.0f} ms cpu {wall:6.0f} wall")
+                table[name].append((cpu, wall))
+    print(f"{'':22}" + "".join(f"{f'{old} old tasks':>26}" for old in options.old))
+    for name, cells in table.items():
+        said = (f"{cpu:8.0f} ms cpu {wall:6.0f} wall" for cpu, wall in cells)
+        print(f"{name:22}" + "".join(f"{cell:>26}" for cell in said))
+    if PAPERS in table and 2 in options.old:
+        unit = table[PAPERS][options.old.index(2)][0]
+        print(f"\nprocessor time, {PAPERS} with 2 old tasks = 1")
         for name, cells in table.items():
-            print(f"{name:10}" + "".join(f"{cell:>26}" for cell in cells))
+            print(f"{name:22}" + "".join(f"{cpu / unit:>26.2f}" for cpu, _ in cells))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ The map: each room, and each module that stands by itself.
 ``learn``                       methods, memories, detection: Sections 4.2, 4.3
 ``train``                       the loop that shows a stream to a learner
 ``sweep``                       all runs of the grid, on every core or a cluster
+``detect``                      changes of task, found from ranks; one setting
+``watch``                       the detector alone over a stream
 ``tune``                        settings compared on the validation part
 ``evaluate``                    runs to the paper's metrics
 ``report``                      tables, figures, the page

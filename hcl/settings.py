@@ -3,9 +3,12 @@
 A module keeps its settings in a frozen dataclass beside the code that they configure. ``build``
 fills one from parsed YAML by its type annotations and accepts what these can say: ``bool``,
 ``int``, ``float``, ``str``, ``None``, ``Literal``, unions, ``tuple[X, ...]``, ``dict[str, X]``
-and further dataclasses. In a union of dataclasses the key ``kind`` tells which one is meant. What
-types can't say, the dataclass checks in ``__post_init__`` and raises
-``ValueError("key: what is wrong and what is allowed")``.
+and further dataclasses. In a union of dataclasses the key ``kind`` tells which one is meant; one of
+them may be meant without it (``unless_said``).
+
+Every number has a ``Range`` of what a user could mean: ``Annotated[int, Range(1, 1_000)]``. It is
+checked wherever settings are made, by ``check_limits`` in ``__post_init__``. What types can't say,
+the dataclass checks there too, and raises ``ValueError("key: what is wrong and what is allowed")``.
 
 ``Layered`` merges mappings before they are built, and remembers where each value stands, so that
 what is wrong is named where it was written.
@@ -15,20 +18,76 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
+import numbers
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Literal, TypeVar, Union
 
 import yaml
 
 from hcl.errors import HCLError
 
 T = TypeVar("T")
+
+LARGEST_FILE = 1 << 18  # bytes of a parameter file
+MOST_VALUES = 100_000  # in a parameter file, each counted as often as an alias (*) repeats it
+DEEPEST = 50  # sections within sections
+LONGEST_NAME = 100  # letters: a name becomes part of the names of files
+_64_BITS = 1 << 63
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers from ``low`` to ``high``; with ``above``, ``low`` is not one of them."""
+
+    low: float
+    high: float
+    above: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, numbers.Real) or isinstance(value, bool):
+            return False
+        number: Any = value
+        return (self.low < number if self.above else self.low <= number) and number <= self.high
+
+    def __str__(self) -> str:
+        low, high = (
+            f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in (self.low, self.high)
+        )
+        return f"above {low}, up to {high}" if self.above else f"from {low} to {high}"
+
+
+@dataclass(frozen=True)
+class Named:
+    """Texts that can be part of a file's name, of a stage's and of a page."""
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, str) or len(value) > LONGEST_NAME:
+            return False
+        return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", value) is not None
+
+    def __str__(self) -> str:
+        return (
+            f"of at most {LONGEST_NAME} letters (a to z), digits, '-', '_' and '.', the first a "
+            "letter, a digit or '_'"
+        )
+
+
+Name = Annotated[str, Named()]
+Seed = Annotated[int, Range(0, _64_BITS - 1)]
+
+
+_TOO_DEEP = f"sections lie more than {DEEPEST} deep in each other"
+
+
+def _refused(why: str, mark: yaml.Mark) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, why, mark)
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -38,16 +97,37 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     writes them does not mean: numbers and truth values are those of YAML 1.2, which DVC reads.
     """
 
+    depth = 0  # of the node that is being composed
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.depth > DEEPEST:
+            raise _refused(_TOO_DEEP, self.peek_event().start_mark)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except yaml.YAMLError:
+            raise
+        except Exception as error:  # !!float foo, a 25th hour, 5,000 digits: anything is raised
+            reason = " ".join(str(error).split())[:100] or type(error).__name__
+            tag = node.tag.rpartition(":")[2]
+            raise _refused(f"this is no {tag} ({reason})", node.start_mark) from None
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
-        for key_node, _ in node.value:
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise _refused("a key must be a text", key_node.start_mark)
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
+                raise _refused(f"the key {key!r} stands twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -70,13 +150,20 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
     """The parsed file: a mapping, or an error that says what is wrong and where."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+        text = data.decode("utf-8")
     except FileNotFoundError:
         raise HCLError(f"{path}: no such parameter file. Name one with --params.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise HCLError(f"{path}: cannot be read ({error}).") from error
+    if len(data) > LARGEST_FILE:
+        raise HCLError(
+            f"{path}: has more than {LARGEST_FILE:,} bytes, which are no parameters. Name another "
+            "file with --params."
+        )
     try:
-        values = yaml.load(text, _UniqueKeyLoader)
+        values = _parsed(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
@@ -87,11 +174,54 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
     return values
 
 
+def _parsed(text: str) -> Any:
+    """The values of a YAML text, once it is known that they are not more than they should be."""
+    loader = _UniqueKeyLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_size(node)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _check_size(root: yaml.Node) -> None:
+    """An error over a few lines that aliases and merge keys (<<) blow up to more than is sane."""
+    sizes: dict[int, int] = {}  # of the nodes that were counted; 0 while one is being counted
+
+    def size(node: yaml.Node, depth: int) -> int:
+        if depth > DEEPEST:
+            raise _refused(_TOO_DEEP, node.start_mark)
+        if id(node) in sizes:
+            if not sizes[id(node)]:
+                raise _refused("this holds itself", node.start_mark)
+            return sizes[id(node)]
+        sizes[id(node)] = 0
+        inside = node.value if isinstance(node, yaml.CollectionNode) else []
+        if isinstance(node, yaml.MappingNode):
+            inside = [each for pair in inside for each in pair]
+        found = 1 + sum(size(each, depth + 1) for each in inside)
+        if found > MOST_VALUES:
+            raise _refused(
+                f"aliases make more than {MOST_VALUES:,} values of this", node.start_mark
+            )
+        sizes[id(node)] = found
+        return found
+
+    size(root, 0)
+
+
 def section(values: Mapping[str, Any], key: str, where: str | Path) -> Any:
     """What stands under a dotted ``key``; a missing part is named, with what is there instead."""
     node: Any = values
     done: list[str] = []
-    for part in key.split("."):
+    parts = key.split(".")
+    for place, part in enumerate(parts):
+        whole = ".".join(parts[place:])
+        if isinstance(node, Mapping) and whole in node:  # a name may have dots
+            return node[whole]
         if not isinstance(node, Mapping) or part not in node:
             there = ".".join(done) or "the file"
             choices = sorted(map(str, node)) if isinstance(node, Mapping) else []
@@ -157,7 +287,49 @@ def build(
     return typing.cast(T, _convert(cls, values, Place(str(where), key, origins or {})))
 
 
+def check_limits(settings: Any) -> None:
+    """A ``ValueError`` over the first value that its type's ``Range`` or ``Named`` leaves out."""
+    cls: type = type(settings)
+    for name, kind in _hints(cls).items():
+        value = getattr(settings, name)
+        if not _within(kind, value):
+            raise ValueError(f"{name}: is {_show(value)}; expected {describe(kind)}.")
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, with their limits."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {each.name: hints[each.name] for each in dataclasses.fields(cls) if each.init}
+
+
+def _within(kind: Any, value: Any) -> bool:
+    """Whether no number and no name in a value of type ``kind`` is beyond its limits."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return all(value in limit for limit in kind.__metadata__)
+    if origin in (Union, types.UnionType):
+        return any(_within(each, value) for each in arguments)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, (tuple, list)) and all(
+            _within(arguments[0], each) for each in value
+        )
+    if origin is dict:
+        return isinstance(value, Mapping) and all(_within(arguments[1], v) for v in value.values())
+    return isinstance(value, numbers.Real if kind in (int, float) else kind)
+
+
 def _convert(kind: Any, value: Any, place: Place) -> Any:
+    if typing.get_origin(kind) is Annotated:
+        try:
+            converted = _convert(kind.__origin__, value, place)
+        except HCLError:
+            raise _unexpected(value, kind, place) from None
+        if not _within(kind, converted):
+            raise _unexpected(value, kind, place)
+        return converted
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _convert_dataclass(kind, value, place)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -178,10 +350,12 @@ def _convert(kind: Any, value: Any, place: Place) -> Any:
                     )
             return {n: _convert(arguments[1], v, place.at(n)) for n, v in value.items()}
     elif kind is float:
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        if type(value) is float and math.isfinite(value):
+            return value
+        if type(value) is int and abs(value) < _64_BITS:
             return float(value)
     elif kind in (int, str, bool, type(None)):
-        if type(value) is kind:
+        if type(value) is kind and (kind is not int or abs(value) < _64_BITS):
             return value
     else:
         raise TypeError(f"settings can't hold {kind!r} ({place})")
@@ -203,7 +377,7 @@ def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
                 f"{place.where}: {place.at(name)} is not a known key{_of_kind(kind, value)}"
                 f"{hint}. Allowed: {', '.join(fields)}."
             )
-    hints = typing.get_type_hints(kind)
+    hints, described = typing.get_type_hints(kind), _hints(kind)
     arguments = {}
     for name, field_ in fields.items():
         if name in value:
@@ -212,7 +386,7 @@ def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
             field_.default is dataclasses.MISSING and field_.default_factory is dataclasses.MISSING
         ):
             raise HCLError(
-                f"{place.where}: {place.at(name)} is missing; expected {describe(hints[name])}."
+                f"{place.where}: {place.at(name)} is missing; expected {describe(described[name])}."
             )
     try:
         return kind(**arguments)
@@ -257,9 +431,15 @@ def _convert_union(choices: tuple[Any, ...], value: Any, place: Place) -> Any:
 
 
 def _chosen(kinds: Mapping[str | None, Any], value: Mapping[str, Any], place: Place) -> Any:
-    """Which of several dataclasses a mapping means, by its ``kind``."""
+    """Which of several dataclasses a mapping means, by its ``kind``.
+
+    One of them may be meant where the key is left out: it has ``unless_said``.
+    """
     named = ", ".join(str(name) for name in kinds)
     if "kind" not in value:
+        for choice in kinds.values():
+            if getattr(choice, "unless_said", False):
+                return choice
         raise HCLError(f"{place.where}: {place.at('kind')} is missing; expected one of {named}.")
     kind = value["kind"]
     if not isinstance(kind, str) or kind not in kinds:
@@ -333,6 +513,8 @@ class Layered:
 
 def describe(kind: Any) -> str:
     """What a value of a type looks like in the file, in words."""
+    if typing.get_origin(kind) is Annotated:
+        return " ".join([describe(kind.__origin__), *map(str, kind.__metadata__)])
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         kinds = [kind for kind in map(kind_of, arguments) if kind is not None]
@@ -352,7 +534,12 @@ def describe(kind: Any) -> str:
 
 
 def _show(value: Any) -> str:
-    text = "null" if value is None else repr(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    try:
+        text = "null" if value is None else repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        text = f"{type(value).__name__} with too many digits"
     return text if len(text) <= 60 else text[:57] + "…"
 
 

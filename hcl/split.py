@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -18,36 +18,45 @@ from hcl.errors import HCLError
 from hcl.files import canonical_json
 from hcl.records.embeddings import TEST, TRAIN, Embeddings
 from hcl.records.tasks import Benchmark, IntArray, Part, Segment, Source, Task
+from hcl.settings import Name, Range, Seed, check_limits
+
+Label = Annotated[int, Range(0, 1_000_000)]
+TaskNumber = Annotated[int, Range(1, 1_000_000)]
+Epochs = Annotated[int, Range(1, 1_000_000)]
+PerClass = Annotated[int, Range(1, 1_000_000_000)]
 
 
 @dataclass(frozen=True)
 class TaskSettings:
     """One task: classes of a data set, by name or number; the k-th of them is label k."""
 
-    dataset: str
-    classes: tuple[int | str, ...] | None = None  # all classes of the data set
+    dataset: Name
+    classes: tuple[Label | str, ...] | None = None  # all classes of the data set
+
+    def __post_init__(self) -> None:
+        check_limits(self)
 
 
 @dataclass(frozen=True)
 class EqualTasks:
     """Tasks of equal size: the classes of a data set in their own order, so many at a time."""
 
-    dataset: str
-    classes_per_task: int
+    dataset: Name
+    classes_per_task: Annotated[int, Range(2, 1_000_000)]
 
     def __post_init__(self) -> None:
-        if self.classes_per_task < 2:
-            raise ValueError(
-                f"classes_per_task: is {self.classes_per_task}; a task needs at least 2 classes."
-            )
+        check_limits(self)
 
 
 @dataclass(frozen=True)
 class SegmentSettings:
     """One segment of the stream: a task (counted from 1, as in the paper) and its epochs."""
 
-    task: int
-    epochs: int
+    task: TaskNumber
+    epochs: Epochs
+
+    def __post_init__(self) -> None:
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -67,33 +76,20 @@ class StreamSettings:
     """
 
     tasks: tuple[TaskSettings, ...] | EqualTasks
-    order: tuple[int | SegmentSettings, ...] | None = None
-    epochs: int = 1
-    validation: float = 0.1
-    seed: int = 0
-    samples_per_class: int | None = None
-    test_per_class: int | None = None
+    order: tuple[TaskNumber | SegmentSettings, ...] | None = None
+    epochs: Epochs = 1
+    validation: Annotated[float, Range(0, 0.5)] = 0.1
+    seed: Seed = 0
+    samples_per_class: PerClass | None = None
+    test_per_class: PerClass | None = None
 
     def __post_init__(self) -> None:
-        for name in ("samples_per_class", "test_per_class"):
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise ValueError(f"{name}: is {count}; expected 1 or more, or null for all.")
-        if not 0 <= self.validation <= 0.5:
-            raise ValueError(
-                f"validation: is {self.validation}; expected a fraction from 0 to 0.5."
-            )
+        self._check_order()
+        check_limits(self)
         if self.order is not None and not self.order:
             raise ValueError("order: is empty; name at least one task, or leave it out.")
-        for segment in (SegmentSettings(1, self.epochs), *(self.order or ())):
-            epochs = segment.epochs if isinstance(segment, SegmentSettings) else self.epochs
-            if epochs < 1:
-                raise ValueError(f"epochs: is {epochs}; expected 1 or more.")
         if isinstance(self.tasks, tuple) and not self.tasks:
             raise ValueError("tasks: is empty; name at least one task.")
-        self._check_order()
-        if self.seed < 0:
-            raise ValueError(f"seed: is {self.seed}; expected 0 or more.")
 
     def _check_order(self) -> None:
         """What can be said of the order before the data are there."""

@@ -61,16 +61,29 @@ class Inputs(NamedTuple):
 
 def read_inputs(asked: RunAsked, tasks: Path, embeddings: Path) -> Inputs:
     """Read the tasks of the runs that are asked for, and their embeddings."""
+    stream, sources = read_shown(asked.parameters, asked.benchmark, tasks, embeddings)
+    return Inputs(stream, sources, asked.method, *asked.settings)
+
+
+class Shown(NamedTuple):
+    """A benchmark's stream, and where its samples are."""
+
+    benchmark: Benchmark
+    embeddings: dict[str, Embeddings]
+
+
+def read_shown(parameters: Resolved | None, benchmark: str, tasks: Path, embeddings: Path) -> Shown:
+    """Read the tasks of a benchmark, which must be what the parameters ask for, and embeddings."""
     if embeddings.is_file():
         raise HCLError(f"{embeddings}: is a file; --embeddings names the folder that it is in.")
-    stream = read_tasks(tasks, asked.benchmark)
-    if asked.parameters is not None and "stream" in asked.parameters.benchmark(asked.benchmark):
-        difference = first_difference(stream, asked.parameters.stream(asked.benchmark))
+    stream = read_tasks(tasks, benchmark)
+    if parameters is not None and "stream" in parameters.benchmark(benchmark):
+        difference = first_difference(stream, parameters.stream(benchmark))
         if difference is not None:
             raise HCLError(
-                f"{tasks}: is not what benchmarks.{asked.benchmark}.stream in "
-                f"{asked.parameters.path} asks for: {difference}. Make it again with `hcl split`, "
-                f"or `dvc repro split@{asked.benchmark}`."
+                f"{tasks}: is not what benchmarks.{benchmark}.stream in {parameters.path} asks "
+                f"for: {difference}. Make it again with `hcl split`, or `dvc repro "
+                f"split@{benchmark}`."
             )
     sources = {s.dataset: read(embeddings / f"{s.dataset}.h5", CHECKED) for s in stream.sources}
-    return Inputs(stream, sources, asked.method, *asked.settings)
+    return Shown(stream, sources)

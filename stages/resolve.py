@@ -85,14 +85,18 @@ class Resolved(Parameters):
                 )
         return settings
 
+    def training(self, benchmark: str) -> TrainingSettings:
+        """How a benchmark is trained."""
+        layers = self._benchmark(benchmark)
+        values = layers.values.get("training", {})
+        return build(TrainingSettings, values, self.path, "training", layers.origins)
+
     def run(self, benchmark: str, method: str) -> RunSettings:
         """What a method is on a benchmark."""
         declared = self._benchmark(benchmark)
         values, origins = declared.values, declared.origins
         flow = build(FlowSettings, values.get("flow", {}), self.path, "flow", origins)
-        training = build(
-            TrainingSettings, values.get("training", {}), self.path, "training", origins
-        )
+        training = self.training(benchmark)
         layers, chain = self._method(method)
         tuned = values.get("tuned", {})
         for name in chain if isinstance(tuned, Mapping) else ():

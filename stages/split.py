@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hcl.errors import HCLError
-from hcl.settings import build
+from hcl.settings import Name, build
 from stages import options
 from stages.options import CHECKED
 from stages.reading import check_not_named, read_settings
@@ -72,7 +72,8 @@ def _asked(
         if not {"benchmark", "stream"} <= values.keys():
             raise HCLError(f"{settings}: not the settings of a stream.")
         stream = build(StreamSettings, values["stream"], settings, "stream")
-        return values["benchmark"], stream, f"{params}: benchmarks.{values['benchmark']}.stream"
+        name: str = build(Name, values["benchmark"], settings, "benchmark")
+        return name, stream, f"{params}: benchmarks.{name}.stream"
     if benchmark is None:
         raise click.UsageError("Name the stream with --benchmark, or with --settings.")
     from stages.resolve import Resolved

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import FrozenInstanceError, dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
 from hcl.errors import HCLError
-from hcl.settings import Layered, build, kind_of, load_yaml, section
+from hcl.settings import (
+    Layered,
+    Name,
+    Range,
+    build,
+    check_limits,
+    kind_of,
+    load_yaml,
+    section,
+)
 
 
 @dataclass(frozen=True)
@@ -286,3 +297,110 @@ def test_a_section_is_found_or_its_neighbours_are_named() -> None:
         section(values, "methods.hcl-rf", "p.yaml")
     with pytest.raises(HCLError, match=re.escape("In the file: methods.")):
         section(values, "seeds", "p.yaml")
+
+
+def _nested(line: str) -> str:
+    """Ten levels, each of them ten times the one before."""
+    names = "abcdefghijk"
+    lines = [f"{names[0]}: &{names[0]} {{x: 1}}"]
+    for below, name in pairwise(names):
+        lines.append(f"{name}: &{name} " + line.format(", ".join([f"*{below}"] * 10)))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: !!timestamp foo", "line 1: not valid YAML: this is no timestamp"),
+        ("a: 2001-12-14t25:59:43", "line 1: not valid YAML: this is no timestamp (hour must be in"),
+        ("a: 1\n{a: b}: c", "line 2: not valid YAML: a key must be a text"),
+        ("a: !!map [1]", "line 1: not valid YAML: expected a mapping"),
+        ("a: " + "9" * 5_000, "line 1: not valid YAML: this is no int"),
+        ("a: !!float foo", "line 1: not valid YAML: this is no float"),
+        ("a: !!bool maybe", "line 1: not valid YAML: this is no bool ('maybe')"),
+        ("a: &a [*a]", "line 1: not valid YAML: this holds itself"),
+        ("a: &a {<<: *a}", "line 1: not valid YAML: this holds itself"),
+        ("a: " + "[" * 100_000, "line 1: not valid YAML: sections lie more than 50 deep"),
+        (_nested("[{}]"), "not valid YAML: aliases make more than 100,000 values of this"),
+        (_nested("{{<<: [{}]}}"), "not valid YAML: aliases make more than 100,000 values of this"),
+        ("# " + "x" * (1 << 18), "has more than 262,144 bytes, which are no parameters"),
+    ],
+)
+def test_what_the_reader_of_yaml_stumbles_over_is_one_line_within_a_second(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    start = time.process_time()
+    with pytest.raises(HCLError, match=re.escape(message)) as caught:
+        load_yaml(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+    assert time.process_time() - start < 1
+
+
+def test_aliases_that_stay_small_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: [*a, *a]")
+    assert load_yaml(path)["b"] == {"x": 1, "y": 2}
+
+
+@dataclass(frozen=True)
+class Limited:
+    count: Annotated[int, Range(1, 1_000)] = 1
+    rate: Annotated[float, Range(0, 10, above=True)] | None = None
+    widths: tuple[Annotated[int, Range(1, 64)], ...] = ()
+    name: Name = "a"
+    size: int = 1
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("count", 1_001, "count: is 1001; expected a whole number from 1 to 1,000."),
+        ("count", 0, "count: is 0; expected a whole number from 1 to 1,000."),
+        ("count", 1 << 64, "count is 18446744073709551616; expected a whole number."),
+        pytest.param(
+            "count", 16**6_000, "count is int with too many digits; expected", id="digits"
+        ),
+        ("count", True, "count is True; expected a whole number."),
+        ("rate", 0, "rate: is 0; expected a number above 0, up to 10 or null."),
+        ("rate", -0.05, "rate: is -0.05; expected a number above 0, up to 10 or null."),
+        ("rate", 1e29, "rate: is 1e+29; expected a number above 0, up to 10 or null."),
+        ("widths", [1, 65], "widths: is (1, 65); expected a list, each item a whole number from"),
+        ("name", "a/b", "name: is 'a/b'; expected a text of at most 100 letters (a to z), "),
+        ("name", "..", "name: is '..'; expected a text of"),
+        ("name", "-a", "name: is '-a'; expected a text of"),
+        ("name", "", "name: is ''; expected a text of"),
+        ("name", "a\n", "name: is 'a\\n'; expected a text of"),
+        ("name", "a" * 101, "expected a text of at most 100 letters"),
+        ("name", "<img src=x onerror=alert(1)>m", "expected a text of at most 100 letters"),
+        ("size", 1 << 63, "size is 9223372036854775808; expected a whole number."),
+        ("share", 1 << 2_000, "; expected a number."),
+    ],
+)
+def test_a_value_beyond_its_limits_is_refused_and_the_limits_are_named(
+    key: str, value: Any, message: str
+) -> None:
+    with pytest.raises(HCLError, match=re.escape(message)) as caught:
+        build(Limited, {key: value}, "p.yaml")
+    assert "\n" not in str(caught.value)
+
+
+def test_limits_hold_in_the_library_too() -> None:
+    with pytest.raises(ValueError, match=r"^count: is 1001; expected a whole number from 1 to"):
+        Limited(count=1_001)
+    with pytest.raises(ValueError, match=r"^widths: is "):
+        Limited(widths=(65,))
+    with pytest.raises(ValueError, match=r"^rate: is nan"):
+        Limited(rate=float("nan"))
+    assert Limited(count=1_000, rate=10, widths=(64,), name="v1.5-a_b", share=1).rate == 10
+
+
+def test_a_name_with_dots_is_found() -> None:
+    values = {"methods": {"v1.5": {"kind": "flow"}}}
+    assert section(values, "methods.v1.5", "p.yaml") == {"kind": "flow"}

@@ -23,8 +23,11 @@ def accuracy_matrix(
 ) -> FloatArray:
     """``accuracy[i, j]``: share of task i's test samples classified rightly after segment j.
 
+    NaN after a segment in which the learner gave no answer at all (``joint`` before the last task).
+
     Args:
-        predicted_class: (J, N), the class answered for each test sample after each segment.
+        predicted_class: (J, N), the class answered for each test sample after each segment; −1
+            where there was no answer.
         y: (N,), the true class.
         task: (N,), the true task, 0-based.
         tasks: M, the number of distinct tasks.
@@ -32,7 +35,8 @@ def accuracy_matrix(
     Returns:
         (M, J).
     """
-    right = predicted_class == y[None, :]
+    right = (predicted_class == y[None, :]).astype(np.float64)
+    right[(predicted_class < 0).all(axis=1)] = np.nan
     return np.stack([right[:, task == i].mean(axis=1) for i in range(tasks)])
 
 
@@ -52,6 +56,9 @@ def average_accuracy(accuracy: FloatArray) -> float:
 
 def average_forgetting(accuracy: FloatArray, stream: Sequence[int]) -> float:
     """(1/(τ−1)) Σ_{i<τ} (a_{i,i} − a_{i,τ}); NaN where nothing came after any task.
+
+    NaN also where a_{i,i} is not defined: what is learned with all tasks together (``joint``) has
+    nothing to forget.
 
     Negative where a task is better in the end than when it was learned. It is not the drop from
     the best accuracy ever reached, which other papers call forgetting.

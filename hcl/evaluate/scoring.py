@@ -1,7 +1,8 @@
 """From runs to scores: the metrics of every seed, their summary, and what stands behind them.
 
 The files of both are ``hcl.records.scores``'s. An undefined metric (the overall accuracy of
-``curl``, the forgetting of a single task) is NaN in ``Scores`` and ``None`` in a summary.
+``curl``, the forgetting of a single task or of ``joint``) is NaN in ``Scores`` and ``None`` in a
+summary.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ only one that is told its tasks gets a ``TaskBatch``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcl.detect.verdict import Watched
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
 
@@ -45,20 +46,23 @@ class TaskBatches(NamedTuple):
     y: Tensor
 
 
+class MixedBatch(NamedTuple):
+    """Samples of all tasks, mixed."""
+
+    x: Tensor
+    y: Tensor
+    t: Tensor  # (n,) the benchmark's numbers of their tasks
+
+
 class Prediction(NamedTuple):
-    """A learner's answers: see ``hcl.records.runs`` for what each means."""
+    """A learner's answers: see ``hcl.records.runs`` for what each means.
+
+    One that can't answer yet gives −1 for each.
+    """
 
     predicted_class: NDArray[np.int16]  # (n,)
     predicted_task: NDArray[np.int16]
     pair_class: NDArray[np.int16]
-
-
-class Watched(NamedTuple):
-    """One statistic of a batch, and the bounds that the verdict used; NaN where there are none."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Evidence(NamedTuple):
@@ -132,10 +136,23 @@ class Surprise(Protocol):
 
 
 class Archive(Protocol):
-    """All tasks' training samples, for MTL, which may look at them again."""
+    """All tasks' training samples, for MTL and joint training, which may look at them again."""
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that the stream has in all."""
 
     def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
         """``count`` samples of each task; their rows are chosen by a ``generator`` on the CPU."""
+
+    def num_mixed(self, count: int) -> int:
+        """Batches that ``mixed`` has."""
+
+    def mixed(self, count: int, generator: torch.Generator) -> Iterator[MixedBatch]:
+        """All tasks' samples once, in batches of ``count`` whatever their task.
+
+        Their order comes from a ``generator`` on the CPU.
+        """
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""What is fitted once, on the first task alone: the scaling of the inputs.
+"""What stands before a model: Tukey's transform, and the scaling of the inputs.
 
-Paper: silent. Here: a fixed first layer, set from up to 4,096 training samples of the first task
-and never changed, because whatever moves later moves all old tasks' latents.
+Paper: silent on both. Here: scaling is a fixed first layer, set from up to 4,096 training samples
+of the first task and never changed, because whatever moves later moves all old tasks' latents.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from hcl.model.realnvp import RealNVP
 from hcl.model.settings import FlowSettings
 
 FITTING_SAMPLES = 4096
+
+
+def tukey(x: Tensor, power: float) -> Tensor:
+    """Tukey's transform, sign(x)·|x|^p: pooled activations are skewed, and a root less so."""
+    return x if power == 1 else x.sign() * x.abs().pow(power)
 
 
 def scaling_of(x: Tensor, kind: Scaling) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,15 @@ from __future__ import annotations
 from hcl.learn.closed_form.settings import NearestMeanMethod, RanPACMethod, StreamingLDAMethod
 from hcl.learn.curl.settings import CurlMethod
 from hcl.learn.flow.settings import FlowMethod
+from hcl.learn.joint.settings import JointMethod
 from hcl.learn.plus.settings import PlusMethod
 
 AnyMethod = (
-    FlowMethod | CurlMethod | NearestMeanMethod | StreamingLDAMethod | RanPACMethod | PlusMethod
+    FlowMethod
+    | CurlMethod
+    | NearestMeanMethod
+    | StreamingLDAMethod
+    | RanPACMethod
+    | PlusMethod
+    | JointMethod
 )

@@ -26,7 +26,10 @@ def replay_loss(log_px: Tensor) -> Tensor:
 
 
 def mixed_loss(
-    log_px: Tensor, replayed_log_px: Tensor, weighing: Literal["samples", "terms"] = "samples"
+    log_px: Tensor,
+    replayed_log_px: Tensor,
+    weighing: Literal["samples", "terms"] = "samples",
+    each: float = 1.0,
 ) -> Tensor:
     """Training on the mix of real and replayed samples.
 
@@ -34,9 +37,19 @@ def mixed_loss(
     tasks"; silent on how they are weighed. Here: by ``samples``, one mean over batch and replay, so
     that each task weighs the same, because with ``terms``, −L_ll − L_GR as appendix C writes it
     (1/J Σ), all old tasks together weigh as much as the batch, and that forgets more.
+
+    Args:
+        log_px: of the batch.
+        replayed_log_px: of replay.
+        weighing: how the two are mixed.
+        each: for how many samples of the batch one replayed sample counts, where fewer are drawn
+            than the paper draws. The mean of ``terms`` does not depend on it.
     """
     if weighing == "terms":
         return likelihood_loss(log_px) + replay_loss(replayed_log_px)
+    if each != 1:
+        weight = len(log_px) + each * len(replayed_log_px)
+        return -(log_px.sum() + each * replayed_log_px.sum()) / weight
     return likelihood_loss(torch.cat((log_px, replayed_log_px)))
 
 

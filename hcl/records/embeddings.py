@@ -1,14 +1,15 @@
 """The embedding file: one HDF5 layout, written by extract and read by everything after it.
 
-Layout ``hcl-embeddings/1``, n samples, every dataset contiguous (so that equal data gives equal
+Layout ``hcl-embeddings/2``, n samples, every dataset contiguous (so that equal data gives equal
 bytes, and several processes share one copy of it in memory):
 
 - ``x`` float32 (n, D); ``y`` int64 (n,), 0-based class, or −1 throughout where the set has no
   labels and no ``classes``; ``split`` uint8 (n,), 0 train, 1 test;
 - the attributes of ``ATTRIBUTES``, all of them text. ``docs/embeddings.md`` says what each holds.
 
-Layout ``hcl-pixels/1`` is the same for images that are learned as they are: ``x`` is uint8
-(n, C · H · W), and one more attribute, ``pixels``, holds [C, H, W].
+Layout ``hcl-pixels/2`` is the same for images that are learned as they are: ``x`` is uint8
+(n, C · H · W), and one more attribute, ``pixels``, holds [C, H, W]. Files of the layouts before,
+which were the same without the seal of ``hcl.records.hdf5``, are read as well.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from hcl.errors import HCLError
-from hcl.files import fingerprint, replacing, write_json
+from hcl.files import fingerprint, parse_json, write_json
+from hcl.records.hdf5 import Format, Reader, reading, writing
 
-FORMAT = "hcl-embeddings/1"
-PIXELS = "hcl-pixels/1"
-DTYPES = {FORMAT: "float32", PIXELS: "uint8"}  # of x
+FORMAT = "hcl-embeddings/2"
+PIXELS = "hcl-pixels/2"
+UNSEALED = ("hcl-embeddings/1", "hcl-pixels/1")
+EMBEDDINGS = Format("embedding file", (FORMAT, PIXELS), "hcl extract", UNSEALED)
 TRAIN, TEST = 0, 1
 UNLABELLED = -1  # for every sample of a set without classes
 
@@ -63,14 +66,14 @@ class Embeddings:
     @property
     def classes(self) -> list[str]:
         """The names of the classes, in the order of the labels; none of a set without labels."""
-        names: list[str] = json.loads(self.attributes["classes"])
+        names: list[str] = parse_json(self.attributes["classes"])
         return names
 
     @property
     def pixels(self) -> tuple[int, ...] | None:
         """(C, H, W) of bytes that are images; ``None`` for a backbone's embeddings."""
         shape = self.attributes.get("pixels")
-        return None if shape is None else tuple(json.loads(shape))
+        return None if shape is None else tuple(parse_json(shape))
 
 
 def provenance_fingerprint(attributes: Mapping[str, str]) -> str:
@@ -79,7 +82,16 @@ def provenance_fingerprint(attributes: Mapping[str, str]) -> str:
 
 
 def _names(attributes: Mapping[str, Any], always: tuple[str, ...]) -> tuple[str, ...]:
-    return (*always, "pixels") if attributes.get("format") == PIXELS else always
+    return (*always, "pixels") if _is_pixels(attributes["format"]) else always
+
+
+def _is_pixels(form: str) -> bool:
+    return form.startswith("hcl-pixels/")
+
+
+def _dtype(form: str) -> str:
+    """Of ``x``."""
+    return "uint8" if _is_pixels(form) else "float32"
 
 
 def write(
@@ -95,9 +107,9 @@ def write(
     not finite.
     """
     attributes = {"format": PIXELS if "pixels" in provenance else FORMAT, **provenance}
-    dtype = DTYPES[attributes["format"]]
+    dtype = _dtype(attributes["format"])
     attributes["fingerprint"] = provenance_fingerprint(attributes)
-    with replacing(path) as partial, h5py.File(partial, "w") as file:
+    with writing(path, "x") as (file, sink):
         data = file.create_dataset("x", x.shape, dtype)
         digest = _Digest(x.shape)
         for start, stop in _parts(x):
@@ -105,6 +117,7 @@ def write(
             _check_finite(part, start, path)
             data[start:stop] = part
             digest.update(part)
+            sink.check()  # a full disk is no reason to make the rest
         file.create_dataset("y", data=y, dtype=np.int64)
         file.create_dataset("split", data=split, dtype=np.uint8)
         attributes["content_sha256"] = digest.finish(y, split)
@@ -124,14 +137,8 @@ def read(path: str | Path, checked: Path | None = None) -> Embeddings:
             are as they were then, its values are not read again.
     """
     path = Path(path)
-    try:
-        with h5py.File(path, "r") as file:
-            embeddings = _load(file, path)
-    except FileNotFoundError:
-        raise HCLError(f"{path}: no such embedding file. `hcl extract` makes it.") from None
-    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise _broken(path, f"it cannot be read ({reason})") from error
+    with reading(path, EMBEDDINGS) as file:
+        embeddings = _load(file)
     _check_labels(embeddings, path)
     seen = _Checked(checked, path, embeddings.attributes["content_sha256"])
     if seen.before:
@@ -165,43 +172,26 @@ class _Checked:
 
     def remember(self) -> None:
         if self.memory is not None:
-            write_json(self.memory, self._known() | {self.name: self.now})
+            with suppress(HCLError):  # of a full disk: it is checked again the next time
+                write_json(self.memory, self._known() | {self.name: self.now})
 
 
-def _load(file: h5py.File, path: Path) -> Embeddings:
-    form = file.attrs.get("format")
-    if form not in DTYPES:
-        raise _broken(path, f"its format is {form!r}, expected {FORMAT!r} or {PIXELS!r}")
-    attributes = {}
-    for name in _names(file.attrs, ATTRIBUTES):
-        value = file.attrs.get(name)
-        if not isinstance(value, str):
-            raise _broken(path, f"the attribute {name} is missing")
-        attributes[name] = value
+def _load(file: Reader) -> Embeddings:
+    form = {"format": file.text("format")}
+    attributes = {name: file.text(name) for name in _names(form, ATTRIBUTES)}
     if provenance_fingerprint(attributes) != attributes["fingerprint"]:
-        raise _broken(path, "its fingerprint does not fit the settings that it names")
-    for name, dtype, dimensions in (
-        ("x", DTYPES[form], 2),
-        ("y", "int64", 1),
-        ("split", "uint8", 1),
-    ):
-        if not isinstance(file.get(name), h5py.Dataset):
-            raise _broken(path, f"the dataset {name} is missing")
-        data = file[name]
-        if data.dtype != dtype or data.ndim != dimensions:
-            shape = "(n, D)" if dimensions == 2 else "(n,)"
-            raise _broken(path, f"{name} is {data.dtype} {data.shape}, expected {dtype} {shape}")
-        if data.size == 0:
-            raise _broken(path, f"{name} is empty")
-    x, y, split = file["x"], file["y"][...], file["split"][...]
+        raise file.broken("its fingerprint does not fit the settings that it names")
+    x = file.mapped("x", _dtype(form["format"]), 2)
+    y, split = file.array("y", "int64", 1), file.array("split", "uint8", 1)
     if not len(x) == len(y) == len(split):
-        raise _broken(path, f"x, y and split have {len(x)}, {len(y)} and {len(split)} rows")
-    offset = x.id.get_offset()
-    if offset is None:
-        raise _broken(path, "x is not stored contiguously")
-    found = Embeddings(np.memmap(path, x.dtype, "r", offset, x.shape), y, split, attributes)
-    if found.pixels is not None and math.prod(found.pixels) != x.shape[1]:
-        raise _broken(path, f"x has {x.shape[1]} bytes a row, but pixels is {list(found.pixels)}")
+        raise file.broken(f"x, y and split have {len(x)}, {len(y)} and {len(split)} rows")
+    found = Embeddings(x, y, split, attributes)
+    if "pixels" in attributes:
+        pixels = file.json("pixels")
+        if not isinstance(pixels, list) or not all(isinstance(one, int) for one in pixels):
+            raise file.broken("its attribute pixels is not [C, H, W]")
+        if math.prod(pixels) != x.shape[1]:
+            raise file.broken(f"x has {x.shape[1]} bytes a row, but pixels is {pixels}")
     return found
 
 
@@ -249,5 +239,4 @@ class _Digest:
 
 
 def _broken(path: Path, why: str) -> HCLError:
-    again = "Make it again with `hcl extract`."
-    return HCLError(f"{path}: not a whole embedding file: {why}. {again}")
+    return EMBEDDINGS.broken(path, why)

@@ -1,6 +1,6 @@
 """The raw file: one HDF5 layout for every data set, written by fetch and read by extract.
 
-Layout ``hcl-raw/1``, n samples, every dataset contiguous (so that equal data gives equal bytes,
+Layout ``hcl-raw/2``, n samples, every dataset contiguous (so that equal data gives equal bytes,
 and a reader can map it into memory):
 
 - ``y`` int64 (n,), 0-based class, or −1 throughout where the set has no labels and no ``classes``;
@@ -12,13 +12,14 @@ and a reader can map it into memory):
     ``offsets`` int64 (n + 1,): sample i is ``encoded[offsets[i]:offsets[i + 1]]``;
   - ``x`` float32 (n, D), ready embeddings;
 
-- attributes ``format``, ``dataset`` (its name in the parameters), ``source`` (what it is),
-  ``classes`` (JSON list of names) and ``content_sha256`` (over the arrays, see ``_Digest``).
+- attributes, all of them text: ``format``, ``dataset`` (its name in the parameters), ``source``
+  (what it is), ``classes`` (JSON list of names), ``source_sha256`` (of the user's own embedding
+  file that it was made from, else empty), ``fingerprint`` (over these) and ``content_sha256`` (over
+  the arrays, see ``_Digest``).
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import json
@@ -33,10 +34,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hcl.errors import HCLError
-from hcl.files import replacing
+from hcl.files import fingerprint
 from hcl.progress import bar
+from hcl.records.hdf5 import Format, Reader, reading, writing
 
-FORMAT = "hcl-raw/1"
+FORMAT = "hcl-raw/2"
+RAW = Format("raw file", (FORMAT,), "hcl fetch")
+ABOUT = ("format", "dataset", "source", "classes", "source_sha256")
 TRAIN, TEST = 0, 1
 UNLABELLED = -1  # for every sample of a set without classes
 
@@ -73,24 +77,25 @@ class Content:
     count: int
     shape: tuple[int, ...]  # of one sample: (H, W, C) or (D,); of encoded: (bytes in all,)
     blocks: Iterable[Block]
+    source_sha256: str = ""  # of the one file that it is read from, where its bytes may change
 
 
 def write_raw(path: str | Path, content: Content, *, dataset: str, source: str) -> None:
     """Write a raw file, one block in memory at a time; it appears whole or not at all."""
-    path = Path(path)
-    try:
-        with replacing(path) as partial, h5py.File(partial, "w") as file:
-            with bar(total=content.count, desc=f"fetch {dataset}", unit=" samples") as shown:
-                digest = _fill(file, content, shown.update)
-            file.attrs["format"] = FORMAT
-            file.attrs["dataset"] = dataset
-            file.attrs["source"] = source
-            file.attrs["classes"] = json.dumps(content.classes, ensure_ascii=False)
-            file.attrs["content_sha256"] = digest
-    except OSError as error:
-        full = error.errno == errno.ENOSPC or "No space left" in str(error)
-        why = "the disk is full; make room and run again" if full else str(error)
-        raise HCLError(f"{path}: cannot be written: {why}.") from error
+    with writing(path, ARRAYS[content.kind][0]) as (file, sink):
+
+        def done(samples: int) -> None:
+            shown.update(samples)
+            sink.check()  # a full disk is no reason to read the rest
+
+        with bar(total=content.count, desc=f"fetch {dataset}", unit=" samples") as shown:
+            digest = _fill(file, content, done)
+        classes = json.dumps(content.classes, ensure_ascii=False)
+        values = (FORMAT, dataset, source, classes, content.source_sha256)
+        about = dict(zip(ABOUT, values, strict=True))
+        for name, value in (about | {"fingerprint": fingerprint(about)}).items():
+            file.attrs[name] = value
+        file.attrs["content_sha256"] = digest
 
 
 def _fill(file: h5py.File, content: Content, done: Callable[[int], object]) -> str:
@@ -167,6 +172,7 @@ class Raw:
     dataset: str
     source: str
     classes: tuple[str, ...]
+    source_sha256: str
     content_sha256: str
     kind: Kind
     y: NDArray[np.int64]
@@ -174,14 +180,8 @@ class Raw:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        try:
-            with h5py.File(self.path, "r") as file:
-                self._read(file)
-        except FileNotFoundError:
-            raise HCLError(f"{self.path}: no such raw file. `hcl fetch` makes it.") from None
-        except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise self._broken(f"it cannot be read ({reason})") from error
+        with reading(self.path, RAW) as file:
+            self._read(file)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -237,48 +237,28 @@ class Raw:
         except ValueError as error:
             raise self._broken(f"sample {i} is not a readable image: {error}") from error
 
-    def _read(self, file: h5py.File) -> None:
-        form = _text(file, "format")
-        if form != FORMAT:
-            raise self._broken(f"its format is {form!r}, expected {FORMAT!r}")
-        kinds: list[Kind] = [kind for kind, (name, _, _) in ARRAYS.items() if name in file]
+    def _read(self, file: Reader) -> None:
+        kinds: list[Kind] = [kind for kind, (name, _, _) in ARRAYS.items() if file.has(name)]
         if len(kinds) != 1:
             raise self._broken("it must hold exactly one of images, encoded and x")
         self.kind = kinds[0]
-        self.dataset = _text(file, "dataset")
-        self.source = _text(file, "source")
-        self.content_sha256 = _text(file, "content_sha256")
-        classes = json.loads(_text(file, "classes"))
-        if not isinstance(classes, list) or not all(isinstance(c, str) for c in classes):
-            raise self._broken("its attribute classes is not a JSON list of names")
-        self.classes = tuple(classes)
-        self.y = self._small(file, "y", "int64")
-        self.split = self._small(file, "split", "uint8")
-        self._offsets = self._small(file, "offsets", "int64") if self.kind == "encoded" else None
-        self._data = self._mapped(file, *ARRAYS[self.kind])
+        about = {name: file.text(name) for name in ABOUT}
+        self.dataset, self.source = about["dataset"], about["source"]
+        self.source_sha256 = about["source_sha256"]
+        self.content_sha256 = file.text("content_sha256")
+        self.classes = file.strings("classes")
+        self.y = file.array("y", "int64", 1)
+        self.split = file.array("split", "uint8", 1)
+        self._offsets = file.array("offsets", "int64", 1) if self.kind == "encoded" else None
+        if not len(self.y):
+            raise self._broken("it holds no samples")
+        self._data = file.mapped(*ARRAYS[self.kind])
         self._check()
-
-    def _small(self, file: h5py.File, name: str, dtype: str) -> NDArray[Any]:
-        values = file[name]
-        if values.dtype != dtype or values.ndim != 1:
-            raise self._broken(f"{name} is {values.dtype} {values.shape}, expected {dtype} (n,)")
-        return np.asarray(values[...])
-
-    def _mapped(self, file: h5py.File, name: str, dtype: str, ndim: int) -> NDArray[Any]:
-        values = file[name]
-        if values.dtype != dtype or values.ndim != ndim:
-            raise self._broken(
-                f"{name} is {values.dtype} {values.shape}, expected {dtype} with {ndim} dimensions"
-            )
-        offset = values.id.get_offset()
-        if offset is None:
-            raise self._broken(f"{name} is not stored contiguously")
-        return np.memmap(self.path, values.dtype, "r", offset, values.shape)
+        if file.text("fingerprint") != fingerprint(about):
+            raise self._broken("its fingerprint does not fit what it says of itself")
 
     def _check(self) -> None:
         n = len(self.y)
-        if n == 0:
-            raise self._broken("it holds no samples")
         if len(self.split) != n:
             raise self._broken(f"split has {len(self.split)} entries, y has {n}")
         unlabelled = not self.classes and (self.y == UNLABELLED).all()
@@ -300,8 +280,7 @@ class Raw:
             raise self._broken(f"images have {self._data.shape[3]} channels, expected 1 or 3")
 
     def _broken(self, why: str) -> HCLError:
-        again = "Make it again with `hcl fetch`."
-        return HCLError(f"{self.path}: not a whole raw file: {why}. {again}")
+        return RAW.broken(self.path, why)
 
 
 def check_pixels(shape: tuple[int, ...]) -> None:
@@ -350,10 +329,3 @@ def as_rgb(image: Image.Image) -> NDArray[np.uint8]:
         rgba = upright.convert("RGBA")
         upright = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
     return np.array(upright.convert("RGB"))
-
-
-def _text(file: h5py.File, name: str) -> str:
-    value = file.attrs.get(name)
-    if not isinstance(value, str):
-        raise ValueError(f"the attribute {name} is missing")
-    return value

@@ -1,6 +1,6 @@
 """The run file: what one seed of one method answered after each segment of the stream.
 
-Layout (``hcl-run/3``, HDF5, contiguous; J segments of the stream, N test samples in all):
+Layout (``hcl-run/4``, HDF5, contiguous; J segments of the stream, N test samples in all):
 
 ===================  ================  ==========================================================
 ``predicted_class``  int16 (J, N)      argmax_y Σ_t p(x | y, t) after segment j; the tasks' test
@@ -16,6 +16,8 @@ Layout (``hcl-run/3``, HDF5, contiguous; J segments of the stream, N test sample
                                        not know the task yet; T is 1 where it knows no tasks
 ===================  ================  ==========================================================
 
+All three answers are −1 after a segment where the method had none yet (``joint``).
+
 In the trace, ``statistics`` is a group: under the name of each statistic float32 (B, 3), its value
 for the batch and the bounds, low and high, that the verdict used. A bound is NaN where no verdict
 was possible, or where the verdict does not look at this statistic, and infinite where one side is
@@ -23,6 +25,10 @@ open. The names stand in the attribute ``names``, the one to show first first. T
 ``log_px``, ``log_pz`` and ``log_det``, sums over the batch that are scaled to the full batch size
 (epochs are cut into batches of nearly equal, not equal size); HCL+'s test has ``mean_shift`` and
 ``evidence``; a new detector brings its own.
+
+Its attributes, all of them text, are the fields of ``Run`` that are no arrays, and
+``content_sha256`` over everything, so that a changed answer is refused, not scored. ``model`` is
+the SHA-256 of the model file that was saved beside the run, empty where there is none.
 
 Nothing here needs torch: the evaluation reads runs on any machine.
 """
@@ -34,14 +40,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from hcl.errors import HCLError
-from hcl.files import canonical_json, replacing
+from hcl.files import canonical_json
+from hcl.records.hdf5 import Format, Reader, Writer, reading, writing
 
-FORMAT = "hcl-run/3"
+FORMAT = "hcl-run/4"
+RUN = Format("run file", (FORMAT,), "hcl train")
 
 SAME, NEW, RECURRING = 0, 1, 2  # the verdicts, as they stand in a trace
 
@@ -75,115 +82,96 @@ class Run:
     loss: NDArray[np.float32] | None = None
     trace: Trace | None = None
     samples: NDArray[np.uint8] | None = None
+    model: str = ""  # SHA-256 of its model file
 
 
-_TYPES = {
-    "predicted_class": np.int16,
-    "predicted_task": np.int16,
-    "pair_class": np.int16,
-    "added_in": np.int16,
-    "loss": np.float32,
-    "samples": np.uint8,
+# Type and number of dimensions
+_ARRAYS = {
+    "predicted_class": ("int16", 2),
+    "predicted_task": ("int16", 2),
+    "pair_class": ("int16", 2),
+    "added_in": ("int16", 1),
+    "loss": ("float32", 1),
+    "samples": ("uint8", 7),
 }
-_TRACE_TYPES = {
-    "segment": np.int16,
-    "true_task": np.int16,
-    "learner_task": np.int16,
-    "verdict": np.int8,
-}
+_MAY_BE_ABSENT = ("loss", "samples")
+_TRACE = {"segment": "int16", "true_task": "int16", "learner_task": "int16", "verdict": "int8"}
+_STATISTICS = "trace/statistics"
 
 
 def write_run(path: str | Path, run: Run) -> None:
     """Write ``run``, whole or not at all; equal runs give equal bytes."""
-    with replacing(path) as partial, h5py.File(partial, "w") as file:
-        file.attrs["format"] = FORMAT
-        file.attrs["benchmark"] = run.benchmark
-        file.attrs["method"] = run.method
-        file.attrs["seed"] = run.seed
-        file.attrs["settings"] = canonical_json(run.settings)
-        file.attrs["tasks"] = run.tasks
-        file.attrs["fingerprint"] = run.fingerprint
-        file.attrs["versions"] = canonical_json(run.versions)
-        for name, kind in _TYPES.items():
+    with writing(path) as (file, _):
+        writer = Writer(file)
+        writer.text("format", FORMAT)
+        for name in ("benchmark", "method", "tasks", "fingerprint", "model"):
+            writer.text(name, getattr(run, name))
+        for name in ("seed", "settings", "versions"):
+            writer.text(name, canonical_json(getattr(run, name)))
+        for name, (dtype, _) in _ARRAYS.items():
             values = getattr(run, name)
             if values is not None:
-                file.create_dataset(name, data=np.asarray(values, kind))
+                writer.array(name, np.asarray(values, dtype))
         if run.trace is not None:
-            group = file.create_group("trace")
-            for name, dtype in _TRACE_TYPES.items():
-                group.create_dataset(name, data=np.asarray(getattr(run.trace, name), dtype))
-            _write_statistics(group.create_group("statistics"), run.trace.statistics)
+            for name, dtype in _TRACE.items():
+                writer.array(f"trace/{name}", np.asarray(getattr(run.trace, name), dtype))
+            _write_statistics(writer, run.trace.statistics)
+        writer.finish()
 
 
-def _write_statistics(group: h5py.Group, statistics: dict[str, NDArray[np.float32]]) -> None:
+def _write_statistics(writer: Writer, statistics: dict[str, NDArray[np.float32]]) -> None:
     for name in statistics:
         # A name is a column of trace.csv too, beside name_low and name_high.
         if not name.isidentifier() or name.endswith(("_low", "_high")):
             raise ValueError(f"{name!r} can't name a statistic: use letters, digits and _.")
-    group.attrs["names"] = json.dumps(list(statistics))
+    writer.text("names", json.dumps(list(statistics)), _STATISTICS)
     for name, values in statistics.items():
-        group.create_dataset(name, data=np.asarray(values, np.float32))
+        writer.array(f"{_STATISTICS}/{name}", np.asarray(values, np.float32))
 
 
 def read_run(path: str | Path) -> Run:
     """Read and check a run file; what is wrong with it is said in one line."""
     path = Path(path)
-    if not path.exists():
-        raise HCLError(f"{path}: no such run. Make it with `hcl train`.")
-    try:
-        with h5py.File(path, "r") as file:
-            found = file.attrs.get("format")
-            if found != FORMAT:
-                raise HCLError(
-                    f"{path}: not a run file (format {found!r}, expected {FORMAT!r}). Make it "
-                    "with `hcl train`."
-                )
-            arrays = {n: _read(file, n, kind, path) for n, kind in _TYPES.items() if n in file}
-            trace = None
-            if "trace" in file:
-                group = file["trace"]
-                parts = {n: _read(group, n, kind, path) for n, kind in _TRACE_TYPES.items()}
-                trace = Trace(**parts, statistics=_read_statistics(group["statistics"], path))
-            run = Run(
-                benchmark=str(file.attrs["benchmark"]),
-                method=str(file.attrs["method"]),
-                seed=int(file.attrs["seed"]),
-                settings=json.loads(file.attrs["settings"]),
-                tasks=str(file.attrs["tasks"]),
-                fingerprint=str(file.attrs["fingerprint"]),
-                versions=json.loads(file.attrs["versions"]),
-                trace=trace,
-                **arrays,
-            )
-    except HCLError:
-        raise
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise HCLError(f"{path}: damaged run file ({error}). Run `hcl train` again.") from error
+    with reading(path, RUN) as file:
+        arrays = {
+            name: file.array(name, *kind)
+            for name, kind in _ARRAYS.items()
+            if name not in _MAY_BE_ABSENT or file.has(name)
+        }
+        run = Run(
+            benchmark=file.text("benchmark"),
+            method=file.text("method"),
+            seed=int(file.json("seed")),
+            settings=dict(file.json("settings")),
+            tasks=file.text("tasks"),
+            fingerprint=file.text("fingerprint"),
+            versions=dict(file.json("versions")),
+            trace=_read_trace(file) if file.has("trace") else None,
+            model=file.text("model"),
+            **arrays,
+        )
+        file.check_digest()
     _check(run, path)
     return run
 
 
-def _read(group: h5py.Group, name: str, kind: Any, path: Path) -> Any:
-    values = group[name][...]
-    if values.dtype != kind:
-        raise HCLError(f"{path}: {name} holds {values.dtype}, expected {np.dtype(kind)}.")
-    return values
-
-
-def _read_statistics(group: h5py.Group, path: Path) -> dict[str, NDArray[np.float32]]:
-    names = json.loads(group.attrs["names"])
-    if not names or sorted(names) != sorted(group):
-        raise HCLError(
-            f"{path}: trace/statistics lists {names} and holds {sorted(group)}; expected one or "
-            "more, and the same. Run `hcl train` again."
+def _read_trace(file: Reader) -> Trace:
+    columns = {name: file.array(f"trace/{name}", dtype, 1) for name, dtype in _TRACE.items()}
+    names = file.strings("names", _STATISTICS)
+    held = file.names(_STATISTICS)
+    if not names or sorted(names) != held:
+        raise file.broken(
+            f"{_STATISTICS} lists {list(names)} and holds {held}; expected one or more, and the "
+            "same"
         )
-    return {name: _read(group, name, np.float32, path) for name in names}
+    statistics = {name: file.array(f"{_STATISTICS}/{name}", "float32", 2) for name in names}
+    return Trace(**columns, statistics=statistics)
 
 
 def _check(run: Run, path: Path) -> None:
     """Shapes that belong together agree, and indices point at something."""
     shape = run.predicted_class.shape
-    if len(shape) != 2 or run.predicted_task.shape != shape or run.pair_class.shape != shape:
+    if run.predicted_task.shape != shape or run.pair_class.shape != shape:
         raise HCLError(
             f"{path}: predicted_class {shape}, predicted_task {run.predicted_task.shape} and "
             f"pair_class {run.pair_class.shape} must be of one shape (J, N)."
@@ -195,8 +183,8 @@ def _check(run: Run, path: Path) -> None:
             f"but added_in lists {tasks} tasks."
         )
     if run.trace is not None:
-        rows = {name: getattr(run.trace, name).shape for name in _TRACE_TYPES}
-        if len(set(rows.values())) != 1 or len(run.trace.verdict.shape) != 1:
+        rows = {name: getattr(run.trace, name).shape for name in _TRACE}
+        if len(set(rows.values())) != 1:
             raise HCLError(f"{path}: the trace's columns are of different lengths {rows}.")
         for name, values in run.trace.statistics.items():
             expected = (len(run.trace.verdict), 3)

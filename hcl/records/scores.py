@@ -16,8 +16,9 @@ same bytes for the same runs:
 ``about.json``      what was run: settings, versions, tasks, data and weights with their digests
 ==================  ===============================================================================
 
-An undefined value (the overall accuracy of ``curl``, the forgetting of a single task) is an empty
-cell in CSV and null in JSON. A bound that is infinite or absent is an empty cell too.
+An undefined value (the overall accuracy of ``curl``, the forgetting of a single task, the accuracy
+of ``joint`` before the last task) is an empty cell in CSV and null in JSON. A bound that is
+infinite or absent is an empty cell too.
 
 Nothing here needs torch.
 """
@@ -57,7 +58,7 @@ class Scores:
     """One seed's metrics, as fractions; NaN where a metric is not defined."""
 
     seed: int
-    accuracy: NDArray[np.float64]  # (M, J)
+    accuracy: NDArray[np.float64]  # (M, J); NaN where there was no answer yet
     average_accuracy: float
     forgetting: float
     overall_accuracy: float
@@ -107,7 +108,7 @@ class Result:
     method: str
     summary: dict[str, Any]
     about: dict[str, Any]
-    accuracy: NDArray[np.float64]  # (seeds, M, J)
+    accuracy: NDArray[np.float64]  # (seeds, M, J); NaN where there was no answer yet
     by_seed: list[dict[str, str]]  # metrics.csv
     traces: dict[int, Trace]  # by seed; empty where the method is told of changes
     latent: list[dict[str, str]] | None  # latent.csv
@@ -302,10 +303,12 @@ def _read_accuracy(path: Path, about: dict[str, Any], make: str) -> NDArray[np.f
     rows = _read_csv(path, make)
     seeds = list(dict.fromkeys(row["seed"] for row in rows))
     accuracy = np.full((len(seeds), len(about["tasks"]), len(about["stream"])), np.nan)
+    there = np.zeros(accuracy.shape, bool)
     for row in rows:
         place = (seeds.index(row["seed"]), int(row["task"]) - 1, int(row["segment"]) - 1)
-        accuracy[place] = float(row["accuracy"])
-    if np.isnan(accuracy).any():
+        accuracy[place] = float(row["accuracy"] or "nan")
+        there[place] = True
+    if not there.all() or np.isnan(accuracy[:, :, -1]).any():
         raise HCLError(f"{path}: not every accuracy is there; {make}.")
     return accuracy
 

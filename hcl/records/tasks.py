@@ -4,30 +4,30 @@ A benchmark is a list of tasks and the order in which they are shown. A task tak
 one data set and labels them 0…K−1; all tasks of a benchmark have the same number of classes K
 (domain-incremental learning, Section 2 of the paper). A task may be shown more than once.
 
-The tasks file (HDF5, ``hcl-tasks/1``) holds, for task i, the group ``task-i`` with the attributes
+The tasks file (HDF5, ``hcl-tasks/2``) holds, for task i, the group ``task-i`` with the attributes
 ``dataset`` and ``classes`` and, for each of ``train``, ``validation`` and ``test``, the rows of the
 embedding file and their labels within the task; ``stream`` lists (task, epochs). Its attribute
 ``sources`` names each embedding file by the digest of its content, so that rows are never read
-from a file other than the one that they were made for; ``settings`` says what was asked for.
+from a file other than the one that they were made for; ``settings`` says what was asked for;
+``content_sha256`` is over all of it, so that a changed row or label is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hcl.errors import HCLError
-from hcl.files import canonical_json, fingerprint, replacing
+from hcl.files import canonical_json, fingerprint
+from hcl.records.hdf5 import Format, Reader, Writer, reading, writing
 
-FORMAT = "hcl-tasks/1"
+FORMAT = "hcl-tasks/2"
+TASKS = Format("tasks file", (FORMAT,), "hcl split")
 PARTS = ("train", "validation", "test")
 
 IntArray = NDArray[np.int64]
@@ -104,48 +104,57 @@ class Benchmark:
 
 def write_benchmark(path: str | Path, benchmark: Benchmark) -> None:
     """Write the tasks file, whole or not at all."""
-    with replacing(path) as partial, h5py.File(partial, "w") as file:
-        file.attrs["format"] = FORMAT
-        file.attrs["benchmark"] = benchmark.name
-        file.attrs["sources"] = canonical_json(
-            [[s.dataset, s.content_sha256] for s in benchmark.sources]
-        )
-        if benchmark.settings is not None:
-            file.attrs["settings"] = canonical_json(benchmark.settings)
-        file["stream"] = np.array([[s.task, s.epochs] for s in benchmark.stream], np.int64)
+    with writing(path) as (file, _):
+        writer = Writer(file)
+        writer.text("format", FORMAT)
+        writer.text("benchmark", benchmark.name)
+        sources = [[s.dataset, s.content_sha256] for s in benchmark.sources]
+        writer.text("sources", canonical_json(sources))
+        writer.text("settings", canonical_json(benchmark.settings))
+        stream = [[s.task, s.epochs] for s in benchmark.stream]
+        writer.array("stream", np.array(stream, np.int64))
         for index, task in enumerate(benchmark.tasks):
-            group = file.create_group(f"task-{index}")
-            group.attrs["dataset"] = task.dataset
-            group.attrs["classes"] = np.array(task.classes, np.int64)
+            writer.text("dataset", task.dataset, f"task-{index}")
+            writer.text("classes", canonical_json(list(task.classes)), f"task-{index}")
             for name in PARTS:
                 part: Part = getattr(task, name)
-                group[f"{name}/rows"] = part.rows
-                group[f"{name}/y"] = part.y
+                writer.array(f"task-{index}/{name}/rows", np.asarray(part.rows, np.int64))
+                writer.array(f"task-{index}/{name}/y", np.asarray(part.y, np.int64))
+        writer.finish()
 
 
 def read_benchmark(path: str | Path) -> Benchmark:
     """Read and check a tasks file."""
-    path = Path(path)
-    again = "`hcl split` makes it"
-    if not path.exists():
-        raise HCLError(f"{path}: no such tasks file; {again}.")
-    try:
-        with h5py.File(path) as file:
-            found = file.attrs.get("format")
-            if found != FORMAT:
-                raise HCLError(f"{path}: format is {found!r}, expected {FORMAT!r}; {again}.")
-            stream = tuple(Segment(int(t), int(e)) for t, e in file["stream"][:])
-            groups = [file[f"task-{i}"] for i in range(1 + max(s.task for s in stream))]
-            tasks = tuple(
-                Task(
-                    str(group.attrs["dataset"]),
-                    tuple(map(int, group.attrs["classes"])),
-                    *(Part(group[f"{part}/rows"][:], group[f"{part}/y"][:]) for part in PARTS),
-                )
-                for group in groups
-            )
-            sources = tuple(Source(*pair) for pair in json.loads(file.attrs["sources"]))
-            settings = json.loads(file.attrs.get("settings", "null"))
-            return Benchmark(str(file.attrs["benchmark"]), tasks, stream, sources, settings)
-    except (OSError, KeyError, ValueError, TypeError) as error:
-        raise HCLError(f"{path}: not a whole tasks file ({error}); {again}.") from error
+    with reading(path, TASKS) as file:
+        stream = file.array("stream", "int64", 2)
+        names = file.names("/")
+        count = sum(name.startswith("task-") for name in names)
+        if not len(stream) or stream.shape[1] != 2:
+            raise file.broken(f"stream is {stream.shape}, expected (segments, 2)")
+        if not count or stream[:, 0].min() < 0 or stream[:, 0].max() >= count:
+            raise file.broken(f"its stream shows other tasks than the {count} that it holds")
+        tasks = tuple(_read_task(file, index) for index in range(count))
+        sources = file.json("sources")
+        found = Benchmark(
+            name=file.text("benchmark"),
+            tasks=tasks,
+            stream=tuple(Segment(int(task), int(epochs)) for task, epochs in stream),
+            sources=tuple(Source(str(dataset), str(digest)) for dataset, digest in sources),
+            settings=file.json("settings"),
+        )
+        file.check_digest()
+    return found
+
+
+def _read_task(file: Reader, index: int) -> Task:
+    group = f"task-{index}"
+    classes = tuple(int(one) for one in file.json("classes", group))
+    parts = []
+    for name in PARTS:
+        rows, y = (file.array(f"{group}/{name}/{what}", "int64", 1) for what in ("rows", "y"))
+        if len(rows) != len(y):
+            raise file.broken(f"{group}/{name} has {len(rows)} rows and {len(y)} labels")
+        if len(rows) and (rows.min() < 0 or y.min() < 0 or y.max() >= len(classes)):
+            raise file.broken(f"{group}/{name} holds a row or a label that can't be")
+        parts.append(Part(rows, y))
+    return Task(file.text("dataset", group), classes, *parts)

@@ -51,6 +51,16 @@ METHODS: dict[str, Method] = {
         take_it="when all data may be kept and seen again.",
         upper_bound=True,
     ),
+    "joint": Method(
+        label="Joint",
+        colour="ink",
+        marker="H",
+        sentence="a network with one hidden layer that is trained on all data of all tasks at once "
+        "and often: for reference, left out of “best”",
+        origin="beyond the paper",
+        take_it="to see what there is to gain when nothing has to be learned in turn.",
+        upper_bound=True,
+    ),
     "er": Method(
         label="ER",
         colour="orange",
@@ -108,6 +118,24 @@ METHODS: dict[str, Method] = {
         sentence="HCL-FR with replay drawn where the latents of earlier tasks were",
         origin="beyond the paper",
         take_it="in place of HCL-FR when each sample is seen once.",
+    ),
+    "hcl-gr-fixed": Method(
+        label="HCL-GR, fixed replay",
+        colour="vermillion",
+        marker="d",
+        sentence="HCL-GR with as many draws in a step, whatever the number of earlier tasks",
+        origin="beyond the paper",
+        take_it="in place of HCL-GR when there are many tasks: a step costs what it costs with "
+        "two.",
+    ),
+    "hcl-fr-fixed": Method(
+        label="HCL-FR, fixed replay",
+        colour="blue",
+        marker="8",
+        sentence="HCL-FR with as many draws in a step, whatever the number of earlier tasks",
+        origin="beyond the paper",
+        take_it="in place of HCL-FR when there are many tasks: a step costs what it costs with "
+        "two.",
     ),
     "hcl-fr-trimmed-ta": Method(
         label="HCL-FR, trimmed (TA)",

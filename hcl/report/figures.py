@@ -287,7 +287,8 @@ def heat_map(
 ) -> None:
     """``accuracy[i, j]`` in percent: task i down, with its name, segment j across.
 
-    What stands before a task's first segment was not learned yet: it is shown without colour.
+    What stands before a task's first segment was not learned yet: it is shown without colour. What
+    is NaN was not answered: its cell is empty.
     """
     tasks, segments = accuracy.shape
     first = [list(stream).index(i) for i in range(tasks)]
@@ -295,7 +296,7 @@ def heat_map(
     ax.pcolormesh(
         np.arange(segments + 1) - 0.5,
         np.arange(tasks + 1) - 0.5,
-        np.ma.masked_array(accuracy, ~learned),
+        np.ma.masked_array(accuracy, ~learned | np.isnan(accuracy)),
         cmap=SHADES,
         vmin=0,
         vmax=100,
@@ -307,6 +308,8 @@ def heat_map(
     for i in range(tasks):
         for j in range(segments):
             value = accuracy[i, j]
+            if np.isnan(value):
+                continue
             # Text that must stand out from the cell, not from the page: fixed colours.
             colour = MUTED if not learned[i, j] else "#10151a" if value < 55 else "#fefefe"
             text = ax.text(

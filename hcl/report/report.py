@@ -45,7 +45,7 @@ from hcl.report.styles import style_of
 REPORT_FILES = (
     *("index.html", "tables.*", "seeds.csv", "classes.csv", "headline.txt", "figures", "plots"),
 )
-UPPER_BOUND = ", ".join(m.label for m in catalogue.METHODS.values() if m.upper_bound)
+UPPER_BOUND = " and ".join(m.label for m in catalogue.METHODS.values() if m.upper_bound)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _markdown(headlines: dict[str, tables.Table], tasks: dict[str, tables.Table]
         parts.append(f"Final accuracy on each task:\n\n{tables.markdown(tasks[name])}")
     note = (
         "Percent, mean ± standard deviation over seeds (population). Bold: best of its column, "
-        f"{UPPER_BOUND} left out (it is the upper bound). A dash: not defined.\n"
+        f"{UPPER_BOUND} left out (they see all data again). A dash: not defined.\n"
     )
     counts = "".join(f"- {m.label}: {m.sentence}\n" for m in catalogue.METRICS.values())
     return "\n".join(["# Results\n", note, counts, *parts])

@@ -1,8 +1,8 @@
 """The report's tables: as data first, then as Markdown, CSV, LaTeX and plain text.
 
 Means and standard deviations over seeds in percent, with two decimals as in the paper. The best
-value of a column is marked, leaving upper bounds out (``mtl``): they see the old data again, and
-are no competitors.
+value of a column is marked, leaving upper bounds out (``mtl``, ``joint``): they see the old data
+again, and are no competitors.
 """
 
 from __future__ import annotations
@@ -428,7 +428,8 @@ def plots_csv(results: Mapping[str, Sequence[Result]]) -> dict[str, str]:
     """Two small files for other programs that plot.
 
     ``headline`` has a row a method, ``over-time`` one for each method and segment of the stream:
-    the mean accuracy on the tasks shown so far. With several benchmarks a method's name says which.
+    the mean accuracy on the tasks shown so far, if there is one. With several benchmarks a method's
+    name says which.
     """
     headline, over_time = io.StringIO(), io.StringIO()
     rows, steps = (csv.writer(text, lineterminator="\n") for text in (headline, over_time))
@@ -441,7 +442,9 @@ def plots_csv(results: Mapping[str, Sequence[Result]]) -> dict[str, str]:
             rows.writerow((name, *("" if mean is None else f"{mean:.2f}" for mean in means)))
             for j in range(len(result.stream)):
                 shown = sorted(set(result.stream[: j + 1]))
-                steps.writerow((name, j + 1, f"{result.accuracy[:, shown, j].mean():.2f}"))
+                mean = result.accuracy[:, shown, j].mean()
+                if not np.isnan(mean):
+                    steps.writerow((name, j + 1, f"{mean:.2f}"))
     return {"headline": headline.getvalue(), "over-time": over_time.getvalue()}
 
 

@@ -9,6 +9,7 @@ statistic unlike those in the detector's window. Every sample is shown once an e
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcl.errors import HCLError
-from hcl.learn.contract import TaskBatch, TaskBatches
+from hcl.learn.contract import MixedBatch, TaskBatch, TaskBatches
 from hcl.records.embeddings import Embeddings
 from hcl.records.tasks import Benchmark, Part, Task
 
@@ -129,6 +130,37 @@ class Stream:
             chosen = torch.randint(len(task.train.rows), (count,), generator=generator)
             parts.append(self._gather(task, task.train, chosen.numpy()))
         return TaskBatches(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that the stream has in all."""
+        return len(self.benchmark.tasks)
+
+    def num_mixed(self, count: int) -> int:
+        """Batches that ``mixed`` has."""
+        samples = sum(len(task.train.rows) for task in self.benchmark.tasks)
+        return len(batch_bounds(samples, count)) - 1
+
+    def mixed(self, count: int, generator: torch.Generator) -> Iterator[MixedBatch]:
+        """All tasks' training samples once, in batches of about ``count``: joint training.
+
+        ``generator`` lives on the CPU: rows are chosen where they are gathered.
+        """
+        sizes = [len(task.train.rows) for task in self.benchmark.tasks]
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        place = np.concatenate([np.arange(size) for size in sizes])
+        order = torch.randperm(len(owner), generator=generator).numpy()
+        bounds = batch_bounds(len(owner), count)
+        for begin, end in itertools.pairwise(bounds):
+            chosen = np.sort(order[begin:end])
+            numbers = np.unique(owner[chosen])
+            parts = []
+            for number in numbers:
+                task = self.benchmark.tasks[number]
+                rows = place[chosen[owner[chosen] == number]]
+                parts.append(self._gather(task, task.train, rows))
+            t = sent(torch.from_numpy(owner[chosen]), self.device)
+            yield MixedBatch(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), t)
 
     def test_samples(self, at_once: int = 1024) -> Iterator[Tensor]:
         """The tasks' test samples one after the other, in the order of the tasks."""

@@ -114,6 +114,11 @@ class Trained:
         return len(self._given) if self._given is not None else self.learner.num_tasks
 
     @property
+    def task(self) -> int:
+        """The number of the learner's current task, from 1 on; 0 where it has none."""
+        return self.learner.task + 1 if self.learner.num_tasks else 0
+
+    @property
     def waiting(self) -> int:
         """Samples that do not fill a batch yet."""
         return 0 if self._waiting is None else len(self._waiting.y)

@@ -58,6 +58,15 @@ def test_accuracy_matrix_has_tasks_down_and_segments_across() -> None:
     np.testing.assert_array_equal(accuracy, [[0.75, 0.25, 0.0], [0.5, 1.0, 0.0]])
 
 
+def test_a_segment_without_an_answer_has_no_accuracy_and_nothing_is_forgotten() -> None:
+    task, y = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    predicted = np.array([[-1, -1, -1, -1], [0, -1, 0, 1]])  # one sample unanswered is a wrong one
+    accuracy = metrics.accuracy_matrix(predicted, y, task, tasks=2)
+    np.testing.assert_array_equal(accuracy, [[math.nan, 0.5], [math.nan, 1.0]])
+    assert metrics.average_accuracy(accuracy) == 0.75
+    assert math.isnan(metrics.average_forgetting(accuracy, [0, 1]))
+
+
 def test_average_accuracy_is_of_the_last_column() -> None:
     # (0.50 + 0.70 + 0.95) / 3; the last row would give 0.483
     assert metrics.average_accuracy(ACCURACY) == pytest.approx(2.15 / 3)

@@ -27,6 +27,7 @@ from hcl.records.raw import Block, Content, write_raw
 from hcl.settings import build
 from stages.cli import main
 from tests.support.imports import ROOT, load_script
+from tests.support.tampering import tampered
 from tests.support.tiny_backbone import (
     CLASSES,
     NAME,
@@ -455,7 +456,7 @@ def test_an_embedding_that_is_not_finite_stops_the_run(raw, tmp_path, weights):
 
 def test_changed_raw_data_is_noticed(tmp_path, settings):
     raw = save_raw(tmp_path / "raw.h5", random_images(COUNT))
-    with h5py.File(raw, "r+") as file:
+    with tampered(raw) as file:
         file["images"][3, 0, 0, 0] += 1
     with pytest.raises(HCLError, match=r"raw\.h5.*SHA-256"):
         extract(raw, tmp_path / "out.h5", settings())
@@ -570,11 +571,11 @@ def test_a_device_without_room_says_what_to_lower(raw, tmp_path, settings, monke
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"image_size": 31}, r"extract\.image_size: 31 is too small; allowed: auto, 32"),
+        ({"image_size": 31}, r"extract\.image_size: is 31; expected a whole number from 32"),
         ({"image_size": "small"}, r"extract\.image_size is 'small'"),
-        ({"batch_size": 0}, r"extract\.batch_size: 0 is too small"),
-        ({"forward_batch": 0}, r"extract\.forward_batch: 0 is too small"),
-        ({"workers": -1}, r"extract\.workers: -1 is negative"),
+        ({"batch_size": 0}, r"extract\.batch_size: is 0; expected a whole number from 1"),
+        ({"forward_batch": 0}, r"extract\.forward_batch: is 0; expected a whole number from 1"),
+        ({"workers": -1}, r"extract\.workers: is -1; expected a whole number from 0"),
         ({"device": "gpu"}, r"extract\.device: 'gpu'; allowed: auto, cpu"),
         ({"device": "cpu:1"}, r"extract\.device: 'cpu:1'"),
         ({"device": "cuda:x"}, r"extract\.device: 'cuda:x'"),

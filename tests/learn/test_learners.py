@@ -17,7 +17,7 @@ from hcl.learn.curl.settings import CurlMethod
 from hcl.learn.curl.vae import SupervisedCURL
 from hcl.learn.flow.detection import DetectionSettings
 from hcl.learn.flow.learner import FlowLearner, batch_sums
-from hcl.learn.flow.memory import Reservoirs, build_memory
+from hcl.learn.flow.memory import Passed, Replay, Reservoirs, build_memory, dealt
 from hcl.learn.flow.settings import (
     AllData,
     BufferSettings,
@@ -192,6 +192,77 @@ def test_the_objective_is_the_papers(memory):
     torch.testing.assert_close(statistics.log_px, model.statistics(x, y, 2).log_px)
 
 
+FIXED = [
+    GenerativeSettings(weighing="samples"),
+    GenerativeSettings(weighing="terms"),
+    FunctionalSettings(alpha=10.0),
+]
+
+
+@pytest.mark.parametrize("memory", FIXED, ids=["samples", "terms", "functional"])
+@pytest.mark.parametrize("replay", [2, 7, 32])
+def test_replay_that_does_not_grow_has_the_expectation_of_a_batch_for_each_task(memory, replay):
+    """Exactly, over who is dealt the first draw, where a draw's loss depends on its task alone."""
+    tasks = 5
+    of_task = torch.arange(1.0, tasks + 1, dtype=torch.float64) ** 2
+    log_px = torch.linspace(-3, -1, 16, dtype=torch.float64)
+
+    def loss_of(made, t):
+        z = of_task[t, None]
+        return made.loss(log_px, Replay(z, t, t, torch.zeros_like(z)), Passed(-of_task[t], z))
+
+    model = make_learner(FlowMethod()).model
+    papers = build_memory(memory, model, 16, torch.Generator())
+    papers.enter(range(tasks), ())
+    fixed = build_memory(dataclasses.replace(memory, replay=replay), model, 16, torch.Generator())
+    fixed.enter(range(tasks), ())
+    most = len(fixed.t) // tasks
+    losses, rows = [], []
+    for first in range(tasks):
+        rows.append(dealt(replay, tasks, most, torch.tensor([first])))
+        losses.append(loss_of(fixed, fixed.t[rows[-1]]))
+        assert len(rows[-1].unique()) == replay
+        shares = fixed.t[rows[-1]].bincount(minlength=tasks)
+        assert shares.max() - shares.min() <= 1
+    torch.testing.assert_close(torch.stack(losses).mean(), loss_of(papers, papers.t))
+    assert (fixed.t[torch.cat(rows)].bincount(minlength=tasks) == replay).all()
+
+
+@pytest.mark.parametrize("draws", ["prior", "measured"])
+def test_replay_that_does_not_grow_draws_so_many_for_all_old_tasks(draws):
+    memory = FunctionalSettings(alpha=1.0, draws=draws, replay=18)
+    learner = make_learner(FlowMethod(memory=memory))
+    drawn = []
+    for task in range(5):
+        for seed in range(2):
+            learner.observe(batch(task, seed))
+        drawn.append(learner.memory.draw())
+    assert drawn[0] is None
+    assert [len(replay.t) for replay in drawn[1:]] == [16, 18, 18, 18]
+    assert [replay.t.unique().tolist() for replay in drawn[1:]] == [
+        [*range(old)] for old in (1, 2, 3, 4)
+    ]
+    z, _ = learner.memory.snapshot.flow(drawn[-1].x)
+    torch.testing.assert_close(z, drawn[-1].z, rtol=1e-6, atol=1e-6)
+    if draws == "prior":  # latents lie about the means of their own pairs
+        noise = drawn[-1].z - learner.model.latent.means[drawn[-1].t, drawn[-1].y]
+        assert abs(noise.std().item() - 1) < 0.25
+    firsts = {learner.memory.draw().t[0].item() for _ in range(40)}
+    assert firsts == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("memory", FIXED, ids=["samples", "terms", "functional"])
+def test_replay_for_as_many_draws_as_the_paper_has_is_the_papers(memory):
+    losses = []
+    for replay in (None, 32, 100):
+        learner = make_learner(FlowMethod(memory=dataclasses.replace(memory, replay=replay)))
+        for task in (0, 1, 2):  # two old tasks of 16 each
+            for seed in range(2):
+                last = learner.observe(batch(task, seed)).loss
+        losses.append(last.item())
+    assert losses[0] == losses[1] == losses[2]
+
+
 @pytest.mark.parametrize("weighing", ["samples", "terms"])
 def test_curl_weighs_replay_as_gr_does(weighing):
     settings = CurlMethod(encoder=(8,), decoder=(8,), latents=2)
@@ -239,7 +310,7 @@ MEASURED = FlowMethod(memory=FunctionalSettings(alpha=1.0, draws="measured"))
 
 
 def test_measured_draws_have_the_moments_of_the_latents():
-    learner = make_learner(MEASURED, learning_rate=0.0)  # the flow stays, and so do latents
+    learner = make_learner(MEASURED, learning_rate=1e-30)  # the flow stays, and so do latents
     for task in (0, 1):
         for seed in range(40):
             learner.observe(batch(task, seed, count=64))

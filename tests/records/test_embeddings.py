@@ -18,6 +18,7 @@ from hcl.records.embeddings import (
     read,
     write,
 )
+from tests.support.tampering import tampered
 
 N, D = 40, 6
 X = np.random.default_rng(0).normal(size=(N, D)).astype(np.float32)
@@ -76,7 +77,7 @@ def test_layout_is_contiguous_and_documented(path):
         assert sorted(file) == ["split", "x", "y"]
         assert all(file[name].chunks is None for name in file)
         assert sorted(file.attrs) == sorted(ATTRIBUTES)
-        assert file.attrs["format"] == "hcl-embeddings/1"
+        assert file.attrs["format"] == "hcl-embeddings/2"
 
 
 def test_same_content_gives_same_bytes_whatever_is_in_memory_at_once(path, tmp_path, monkeypatch):
@@ -129,7 +130,7 @@ def chunked(file):
 
 FAULTS = {
     "format": (lambda f: f.attrs.__setitem__("format", "hcl-raw/1"), "its format is 'hcl-raw/1'"),
-    "no format": (lambda f: f.attrs.__delitem__("format"), "its format is None"),
+    "no format": (lambda f: f.attrs.__delitem__("format"), "the attribute format is missing"),
     "no attribute": (lambda f: f.attrs.__delitem__("weights"), "the attribute weights is missing"),
     "fingerprint": (lambda f: f.attrs.__setitem__("backbone", "x"), "fingerprint does not fit"),
     "no x": (lambda f: f.__delitem__("x"), "the dataset x is missing"),
@@ -155,7 +156,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_names_the_file_and_what_to_run(path, fault):
     spoil, message = FAULTS[fault]
-    with h5py.File(path, "r+") as file:
+    with tampered(path) as file:
         spoil(file)
     with pytest.raises(HCLError, match=message) as caught:
         read(path)
@@ -223,7 +224,7 @@ def test_what_was_found_whole_is_not_read_again_until_it_is_touched(path, tmp_pa
     looked_at.clear()  # writing looks as well
     read(path, memory)
     assert looked_at
-    with h5py.File(path, "r+") as file:
+    with tampered(path) as file:
         file["x"][3, 2] = 7
     with pytest.raises(HCLError, match="SHA-256"):
         read(path, memory)
@@ -260,7 +261,7 @@ def test_pixels_that_do_not_fit_their_shape_are_named(tmp_path):
 
 
 def test_the_shape_is_part_of_the_fingerprint(tmp_path):
-    with h5py.File(write_bytes(tmp_path / "x.h5"), "r+") as file:
+    with tampered(write_bytes(tmp_path / "x.h5")) as file:
         file.attrs["pixels"] = "[1, 2, 6]"
     with pytest.raises(HCLError, match="fingerprint"):
         read(tmp_path / "x.h5")

@@ -47,6 +47,20 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
             np.testing.assert_allclose(read.statistics[name], values, rtol=1e-5)
 
 
+def test_what_was_not_answered_yet_is_an_empty_cell(tmp_path: Path) -> None:
+    scores = written(tmp_path, "joint")
+    lines = (scores / "toy/joint/accuracy.csv").read_text().splitlines()
+    assert lines[1:4] == ["4,1,1,", "4,1,2,", "4,1,3,"]
+    result = read_result(scores, "toy", "joint")
+    np.testing.assert_array_equal(np.isnan(result.accuracy).all((0, 1)), [True, True, False])
+    assert result.metric("forgetting") == (None, None)
+    assert result.metric("average_accuracy")[0] == pytest.approx(95.8333, abs=1e-3)
+    path = scores / "toy/joint/accuracy.csv"
+    path.write_text("\n".join([lines[0], *(line.rpartition(",")[0] + "," for line in lines[1:])]))
+    with pytest.raises(HCLError, match="not every accuracy is there"):  # in the end there is one
+        read_result(scores, "toy", "joint")
+
+
 def test_only_the_files_named_are_written(tmp_path: Path) -> None:
     names = {path.name for path in (written(tmp_path) / "toy/hcl-fr-ta").iterdir()}
     names |= {path.name for path in (written(tmp_path, "hcl-fr") / "toy/hcl-fr").iterdir()}

@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
@@ -32,6 +31,7 @@ from hcl.split import (
     make_benchmark,
 )
 from hcl.train.streams import check_sources
+from tests.support.tampering import tampered
 
 
 def embeddings(classes: int = 6, per_class: int = 10, name: str = "toy") -> Embeddings:
@@ -163,7 +163,7 @@ def test_a_class_without_samples_is_named() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *({"validation": 0.6}, {"epochs": 0}, {"order": ()}, {"order": (SegmentSettings(1, 0),)}),
+        *({"validation": 0.6}, {"epochs": 0}, {"order": ()}),
         *({"samples_per_class": 0}, {"test_per_class": -1}),
     ],
 )
@@ -207,12 +207,12 @@ def test_a_file_that_is_not_whole_is_named_with_the_remedy(tmp_path: Path, damag
     elif damage == "truncated":
         path.write_bytes(path.read_bytes()[:3000])
     else:
-        with h5py.File(path, "r+") as file:
+        with tampered(path) as file:
             if damage == "format":
                 file.attrs["format"] = "hcl-tasks/0"
             else:
                 del file["task-1/validation"]
-    with pytest.raises(HCLError, match="`hcl split` makes it") as caught:
+    with pytest.raises(HCLError, match="`hcl split`") as caught:
         read_benchmark(path)
     assert str(path) in str(caught.value)
 

@@ -99,6 +99,14 @@ def test_heat_map_has_tasks_down_and_leaves_the_unlearned_blank() -> None:
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # task 1 on top
 
 
+def test_heat_map_is_empty_where_there_was_no_answer() -> None:
+    accuracy = np.array([[np.nan, 50.0], [np.nan, 80.0]])
+    ax = drawn(lambda ax: figures.heat_map(ax, accuracy, [0, 1], "t"))
+    cells = ax.collections[0].get_array().reshape(2, 2)
+    np.testing.assert_array_equal(cells.mask, [[True, False], [True, False]])
+    assert sorted(t.get_text() for t in ax.texts) == ["50.0", "80.0"]
+
+
 def test_over_time_begins_where_a_task_is_first_shown() -> None:
     mean = np.array([[90.0, 50.0, 85.0], [10.0, 80.0, 60.0]])
     ax = drawn(lambda ax: figures.over_time(ax, mean, np.ones_like(mean), [1, 0, 1], "t"))

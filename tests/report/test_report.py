@@ -23,6 +23,7 @@ ANSWERS = {
     "hcl-fr": [[(2, 0)], [(2, 0)]],
     "hcl-fr-ta": [[(2, 0), (2, 1)], [(2, 0)]],
     "curl": [[(2, 0), (2, 6)], [(2, 0)]],
+    "joint": [[], []],
 }
 GRID = report.Grid(benchmarks=("toy",), methods=tuple(ANSWERS))
 
@@ -52,7 +53,7 @@ def test_headline_marks_the_best_and_leaves_the_upper_bound_out(written: Path) -
     table = tables.headline(results)
     best = {row.method: [cell.best for cell in row.cells] for row in table.rows}
     assert best["hcl-fr"] == [True, True, True]
-    assert best["mtl"] == [False, False, False]
+    assert best["mtl"] == best["joint"] == [False, False, False]
     assert not any(best["adam"])
     (hcl,) = [row for row in table.rows if row.method == "hcl-fr"]
     # Of task 1's four samples one is wrong in the end: 75, 100, 100, and 25 points over τ − 1 = 2.
@@ -77,6 +78,7 @@ def test_markdown_table(built: Path) -> None:
     assert "| HCL-FR | **91.67 ± 0.00** | **12.50 ± 0.00** | **91.67 ± 0.00** |  |" in text
     assert re.search(r"\| HCL-FR \(TA\) \| .* \| 2/2, 1 false \|\n", text)
     assert re.search(r"\| CURL \| .* \| – \|  \|\n", text)
+    assert "| Joint | 100.00 ± 0.00 | – | 100.00 ± 0.00 |  |" in text
     headline, by_task = text.split("Final accuracy on each task")
     for table, columns in ((headline, 5), (by_task, 4)):  # changes are no matter of single tasks
         rows = [line for line in table.splitlines() if line.startswith("|")]
@@ -143,7 +145,7 @@ def test_latex_table(built: Path) -> None:
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 2
     assert "HCL-FR & {\\boldmath$91.67${\\scriptsize$\\,\\pm\\,0.00$}}" in text
     body = [line for line in text.splitlines() if line.endswith("\\\\")]
-    assert [line.count("&") for line in body] == [4] * 6 + [3] * 6  # changes found, and tasks
+    assert [line.count("&") for line in body] == [4] * 7 + [3] * 7  # changes found, and tasks
     assert body[0].endswith("overall accuracy & changes found \\\\")
     assert next(line for line in body if "2/2, 1 false" in line).startswith("HCL-FR (TA) &")
 
@@ -413,6 +415,7 @@ def test_figures_are_files_too(built: Path) -> None:
     names = {p.relative_to(built / "figures").as_posix() for p in built.rglob("figures/**/*.png")}
     assert {
         "toy/accuracy-by-task-paper.png",
+        "toy/accuracy-by-task-other.png",
         "toy/metrics.png",
         "toy/accuracy-matrix.png",
         "toy/accuracy-over-time.png",

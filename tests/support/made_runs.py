@@ -37,6 +37,7 @@ def make_run(
     wrong: Sequence[tuple[int, int]] = (),
     tasks_known: bool = True,
     verdicts: dict[int, int] | None = None,
+    answers_from: int = 0,
 ) -> Run:
     """A run that answers all rightly, but for ``wrong``: (segment, test sample) pairs.
 
@@ -47,6 +48,7 @@ def make_run(
         wrong: where the class is wrong.
         tasks_known: whether it names tasks at all.
         verdicts: by batch, of a task-agnostic method; ``None`` makes no trace.
+        answers_from: the segment before which there is no answer.
     """
     stream = [segment.task for segment in benchmark.stream]
     y = np.concatenate([task.test.y for task in benchmark.tasks])
@@ -60,6 +62,7 @@ def make_run(
     met = sorted(range(len(sizes)), key=lambda i: first[i])
     number = np.array([met.index(i) for i in range(len(sizes))])
     named = np.tile(number[task], (len(stream), 1)) if tasks_known else np.full_like(predicted, -1)
+    predicted[:answers_from] = named[:answers_from] = -1
     return Run(
         benchmark=benchmark.name,
         method=method,
@@ -128,8 +131,9 @@ def write_result(
     """
     verdicts = {BATCHES: 1, 2 * BATCHES + 3: 1, 30: 1} if method.endswith("-ta") else None
     known = method not in ("curl", "ncm")
+    begins = len(benchmark.stream) - 1 if method == "joint" else 0
     runs = [
-        make_run(benchmark, method, seed, answers, known, verdicts)
+        make_run(benchmark, method, seed, answers, known, verdicts, begins)
         for seed, answers in enumerate(wrong, first_seed)
     ]
     scores = [scoring.score(run, benchmark) for run in runs]

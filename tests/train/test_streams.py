@@ -96,6 +96,24 @@ def test_draw_gives_so_many_of_each_task():
     assert len({sample.numpy().tobytes() for sample in drawn.x[:50]}) > 20
 
 
+def test_all_samples_are_mixed_once_with_their_labels_and_tasks():
+    stream = make_stream()
+    found = list(stream.mixed(64, torch.Generator().manual_seed(0)))
+    assert len(found) == stream.num_mixed(64)
+    x, y, t = (torch.cat(column).numpy() for column in zip(*found, strict=True))
+    shown = {x[i].tobytes(): (int(y[i]), int(t[i])) for i in range(len(x))}
+    there = {
+        stream._embeddings["blobs"].x[row].tobytes(): (int(label), number)
+        for number, task in enumerate(stream.benchmark.tasks)
+        for row, label in zip(task.train.rows, task.train.y, strict=True)
+    }
+    assert len(x) == len(shown)
+    assert shown == there
+    assert all(len(batch.t.unique()) == stream.num_tasks for batch in found)
+    other = next(stream.mixed(64, torch.Generator().manual_seed(1)))
+    assert not torch.equal(found[0].x, other.x)
+
+
 def test_first_samples_are_of_the_first_task_shown():
     embeddings, tasks = benchmark(blobs_in_64_dimensions(3, 100, 10), (2, 0, 1))
     stream = Stream(tasks, embeddings, batch_size=32, seed=0, device=torch.device("cpu"))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from hcl.detect.settings import CalibratedSettings
 from hcl.errors import HCLError
 from hcl.learn.closed_form.settings import NearestMeanMethod, RanPACMethod, StreamingLDAMethod
 from hcl.learn.curl.settings import CurlMethod
@@ -24,7 +25,7 @@ from hcl.learn.flow.settings import (
     FunctionalSettings,
     GenerativeSettings,
 )
-from hcl.learn.plus.sequential import SequentialSettings
+from hcl.learn.joint.settings import JointMethod
 from hcl.learn.plus.settings import LearnsAll, PlusMethod
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
@@ -54,7 +55,8 @@ METHODS = {
     "slda": StreamingLDAMethod(),
     "ranpac": RanPACMethod(projections=50),
     "hcl-plus": PlusMethod(projections=9),
-    "hcl-plus-ta": PlusMethod(projections=9, detection=SequentialSettings()),
+    "hcl-fr-auto-ta": FlowMethod(memory=FunctionalSettings(), detection=CalibratedSettings()),
+    "hcl-plus-ta": PlusMethod(projections=9, detection=CalibratedSettings()),
 }
 EMBEDDINGS, TASKS = benchmark(blobs_in_64_dimensions(3, 64, 20), (0, 1, 0, 2))
 
@@ -107,7 +109,9 @@ def test_hcl_plus_sums_each_sample_once_unless_it_has_to_notice_changes():
     seen = {}
     for name in ("hcl-plus", "hcl-plus-ta"):
         _, learner = train_seed(dataclasses.replace(job(name), benchmark=repeated))
-        waiting = sum(len(x) for x, _, _ in learner.pending)
+        waiting = (
+            0 if learner.detector is None else sum(len(x) for x, _ in learner.detector.waiting)
+        )
         seen[name] = int(learner.moments.counts.sum()) + waiting
     shown = 4 * 64  # segments, samples of each
     assert seen == {"hcl-plus": shown, "hcl-plus-ta": 5 * shown}
@@ -261,7 +265,10 @@ def test_source_digest_follows_imports(tmp_path):
         before = after
 
 
-LEARNERS = {method.learner.split(".")[2]: method.learner for method in METHODS.values()}
+LEARNERS = {
+    method.learner.split(".")[2]: method.learner
+    for method in (*METHODS.values(), JointMethod())  # which answers at the end alone: test_joint
+}
 
 
 def digests(package: Path) -> dict[str, str]:
@@ -289,9 +296,11 @@ def copied(tmp_path_factory):
         ("learn/plus/learner.py", {"plus"}),
         ("learn/flow/memory.py", {"flow"}),
         ("learn/closed_form/forms.py", {"closed_form"}),
+        ("learn/joint/learner.py", {"joint"}),
+        ("learn/linear.py", {"curl", "joint"}),
         ("learn/kinds.py", set()),  # where who adds a learner names it
         ("learn/moments.py", {"flow", "plus"}),
-        ("train/loop.py", {"flow", "curl", "plus", "closed_form"}),
+        ("train/loop.py", {"flow", "curl", "plus", "closed_form", "joint"}),
     ],
 )
 def test_a_change_to_one_learner_trains_no_other_again(edit, changed, copied):
@@ -301,7 +310,7 @@ def test_a_change_to_one_learner_trains_no_other_again(edit, changed, copied):
     after = digests(package)
     (package / edit).write_text(text, encoding="utf-8")
     assert {room for room in before if before[room] != after[room]} == changed
-    assert len(set(before.values())) == len(before) == 4
+    assert len(set(before.values())) == len(before) == 5
 
 
 def test_the_digest_of_a_job_is_that_of_the_loop_and_its_learner(monkeypatch):

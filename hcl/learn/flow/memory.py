@@ -9,6 +9,7 @@ samples of this one are at hand; the snapshot is renewed as at any change.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -65,7 +66,7 @@ class Memory(Protocol):
         """
 
     def draw(self) -> Replay | None:
-        """A batch's worth of samples for each task other than the current one."""
+        """Samples for the tasks other than the current one."""
 
     def loss(self, log_px: Tensor, replay: Replay | None, passed: Passed | None) -> Tensor:
         """The objective, from the batch's log-likelihoods and what the flow made of replay."""
@@ -181,24 +182,38 @@ class Rehearsal:
 
     It is renewed at each change of task: memory does not grow with tasks.
 
+    Paper: a batch for each old task in every step, so that a step costs more with every task. Here,
+    where ``replay`` is given: so many draws for all old tasks together, unless the paper's are
+    fewer. The shares of the tasks in one step differ by one draw at most, and it is chance which
+    tasks have the one more; so each task's share, and with it the loss, has the expectation that it
+    has with a batch for each.
+
     Args:
         model: what learns.
         draws: where the snapshot's latents come from.
+        replay: draws in a step for all of the other tasks; ``None`` draws a batch for each.
         batch_size: samples for each of the other tasks.
         generator: for labels and latents.
     """
 
     def __init__(
-        self, model: HybridModel, draws: Draws, batch_size: int, generator: torch.Generator
+        self,
+        model: HybridModel,
+        draws: Draws,
+        replay: int | None,
+        batch_size: int,
+        generator: torch.Generator,
     ) -> None:
         self.model = model
+        self.replay = replay
         self.batch_size = batch_size
         self.generator = generator
         self.snapshot: HybridModel | None = None
         self.measured: MeasuredDraws | None = None
         if draws == "measured":
             self.measured = MeasuredDraws(model.latent, generator)
-        self.t = torch.empty(0, dtype=torch.int64)  # the other tasks, each a batch's worth
+        self.others = 0  # tasks that are drawn for
+        self.t = torch.empty(0, dtype=torch.int64)  # these, each as often as it can be drawn
 
     def leave(self, task: int) -> None:
         """Renew the snapshot."""
@@ -213,10 +228,21 @@ class Rehearsal:
         """Draw for these from now on."""
         if self.measured is not None:
             self.measured.prepare(others)
-        self.t = repeated(others, self.batch_size, self.generator.device)
+        self.others = len(others)
+        most = self.batch_size
+        if self.replay is not None and others:
+            most = min(most, math.ceil(self.replay / len(others)))
+        self.t = repeated(others, most, self.generator.device)
+
+    @property
+    def each(self) -> float:
+        """How many of the paper's draws one of these stands for."""
+        if self.replay is None:
+            return 1.0
+        return max(1.0, self.others * self.batch_size / self.replay)
 
     def draw(self) -> Replay | None:
-        """A batch's worth of the snapshot's samples for each task other than the current one."""
+        """The snapshot's samples for the tasks other than the current one."""
         if self.snapshot is None or not len(self.t):
             return None
         return self.sample(self.snapshot, self.t)
@@ -224,6 +250,8 @@ class Rehearsal:
     @torch.no_grad()
     def sample(self, snapshot: HybridModel, t: Tensor) -> Replay:
         """y uniform over classes, z from the Gaussian of (y, t), x by the snapshot's inverse.
+
+        Where ``replay`` is less than there are latents, the others of them are dropped.
 
         Args:
             snapshot: f_θ^(k).
@@ -235,6 +263,10 @@ class Rehearsal:
             z = snapshot.latent.sample(y, t, self.generator)
         else:
             z = self.measured.sample(y, t)
+        if self.replay is not None and self.replay < len(t):
+            first = torch.randint(self.others, (1,), generator=self.generator, device=t.device)
+            rows = dealt(self.replay, self.others, len(t) // self.others, first)
+            y, t, z = y[rows], t[rows], z[rows]
         return Replay(snapshot.flow.inverse(z)[0], y, t, z)
 
     def learned(self, task: int, x: Tensor, y: Tensor, z: Tensor) -> None:
@@ -270,13 +302,13 @@ class Generative(Rehearsal):
         batch_size: int,
         generator: torch.Generator,
     ) -> None:
-        super().__init__(model, settings.draws, batch_size, generator)
+        super().__init__(model, settings.draws, settings.replay, batch_size, generator)
         self.weighing = settings.weighing
 
     def loss(self, log_px: Tensor, replay: Replay | None, passed: Passed | None) -> Tensor:
         if passed is None:
             return likelihood_loss(log_px)
-        return mixed_loss(log_px, passed.log_px, self.weighing)
+        return mixed_loss(log_px, passed.log_px, self.weighing, self.each)
 
 
 class Functional(Rehearsal):
@@ -289,7 +321,7 @@ class Functional(Rehearsal):
         batch_size: int,
         generator: torch.Generator,
     ) -> None:
-        super().__init__(model, settings.draws, batch_size, generator)
+        super().__init__(model, settings.draws, settings.replay, batch_size, generator)
         self.alpha = settings.alpha
 
     def loss(self, log_px: Tensor, replay: Replay | None, passed: Passed | None) -> Tensor:
@@ -324,6 +356,15 @@ def build_memory(
 def repeated(tasks: Sequence[int], count: int, device: torch.device) -> Tensor:
     """Each task ``count`` times, one after the other."""
     return torch.tensor(list(tasks), dtype=torch.int64, device=device).repeat_interleave(count)
+
+
+def dealt(draws: int, tasks: int, most: int, first: Tensor) -> Tensor:
+    """Rows of ``draws`` samples of (tasks × most), dealt to the tasks in turn from ``first`` on.
+
+    With ``first`` uniform over tasks, each has draws/tasks of them in expectation.
+    """
+    turn = torch.arange(draws, device=first.device)
+    return (first + turn) % tasks * most + turn // tasks
 
 
 class Reservoirs:

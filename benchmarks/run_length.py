@@ -1,0 +1,283 @@
+"""Is the calibrated detector calibrated? Nominal against measured run length, and its power.
+
+    python benchmarks/run_length.py ranks      # the limit: uniform numbers through the ranks alone
+    python benchmarks/run_length.py made       # streams that are made: Gaussian, t3, outliers, …
+    python benchmarks/run_length.py images --embeddings data/embeddings --datasets cifar10 cifar100
+    python benchmarks/run_length.py smallest   # the smallest change that is found
+    python benchmarks/run_length.py cost       # milliseconds a batch with ever more tasks
+
+Each writes one file, docs/detection/<name>.csv. A segment's first ``SETTLED`` batches belong to the
+change before it; an alarm after them is false. Batches of ``images`` are drawn without replacement
+from one task, in as many passes as it takes, and go to the next task after ``SEGMENT`` batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hcl.detect.detector import Detector
+from hcl.detect.sequential import Scores, Sequential
+from hcl.detect.settings import CalibratedSettings
+from hcl.records import embeddings
+
+OUT = Path(__file__).parents[1] / "docs" / "detection"
+SEGMENT = 500  # batches of a task before the next
+SETTLED = 10
+SIZE, CLASSES = 64, 4  # of the made streams
+
+Samples = tuple[NDArray, NDArray[np.int64]]
+
+
+def write(name: str, rows: list[dict]) -> None:
+    """The rows as docs/detection/<name>.csv, and on the screen."""
+    OUT.mkdir(exist_ok=True)
+    with (OUT / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def ranks(batches: int) -> list[dict]:
+    """The run length of ``Sequential`` for each limit, with tasks of several lengths."""
+    rows = []
+    for limit in (40.0, 400.0, 4000.0):
+        for length in (50, 150, 500, batches):
+            draw, sequential, alarms = random.Random(0), Sequential(limit), 0
+            for index in range(batches):
+                sequential.update(Scores(draw.random(), draw.random()))
+                if sequential.alarm:
+                    alarms += 1
+                    sequential.reset(0)
+                elif index % length == length - 1:
+                    sequential.reset(3)
+            run = round(batches / max(alarms, 1))
+            row = {"limit": limit, "task_batches": length, "batches": batches, "alarms": alarms}
+            rows.append({**row, "run_length": run, "ratio": round(run / limit, 2)})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def listen(
+    segments: Iterator[Iterator[Samples]], classes: int, every: int, shape: tuple[int, ...]
+) -> dict[str, int | float]:
+    """What a detector says of a stream: false alarms, changes found, and their delay."""
+    detector = Detector(CalibratedSettings(false_alarm_every=every), classes, shape)
+    batches = false = changes = found = late = 0
+    for number, segment in enumerate(segments):
+        changes += number > 0
+        open_change = number > 0
+        for index, (x, y) in enumerate(segment):
+            batches += 1
+            if not detector.judge(torch.from_numpy(x), torch.from_numpy(y)).verdict:
+                continue
+            if open_change and index < SETTLED:
+                found, late, open_change = found + 1, late + index + 1, False
+            else:
+                false += 1
+    return {
+        "nominal": every,
+        "batches": batches,
+        "false_alarms": false,
+        "run_length": round(batches / false) if false else batches,
+        "changes": changes,
+        "found": found,
+        "mean_delay": round(late / max(found, 1), 2),
+    }
+
+
+def gaussian(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray:
+    return generator.normal(size=shape)
+
+
+def student(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray:
+    return generator.standard_t(3, size=shape)
+
+
+def outliers(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray:
+    """Gaussian, and 0.2 % of the samples fifty times as far out."""
+    far = np.where(generator.random((shape[0], 1)) < 0.002, 50.0, 1.0)
+    return generator.normal(size=shape) * far
+
+
+def made_stream(
+    noise: Callable[[np.random.Generator, tuple[int, int]], NDArray],
+    batches: int,
+    size: int,
+    drift: float = 0.0,
+    frequencies: bool = False,
+    seed: int = 0,
+) -> Iterator[Iterator[Samples]]:
+    """Tasks of random class means; with ``frequencies`` another share of each class every 100."""
+    generator = np.random.default_rng(seed)
+
+    def segment() -> Iterator[Samples]:
+        centres = generator.normal(size=(CLASSES, SIZE))
+        way = generator.normal(size=SIZE)
+        way *= drift / np.linalg.norm(way)
+        shares = np.full(CLASSES, 1 / CLASSES)
+        for index in range(SEGMENT):
+            if frequencies and index % 100 == 0:
+                shares = generator.dirichlet(np.full(CLASSES, 0.7))
+            y = generator.choice(CLASSES, size, p=shares)
+            x = centres[y] + index * way + noise(generator, (size, SIZE))
+            yield x.astype(np.float32), y.astype(np.int64)
+
+    return (segment() for _ in range(batches // SEGMENT))
+
+
+def made(batches: int) -> list[dict]:
+    """False alarms on streams that are made."""
+    kinds = {
+        "Gaussian": {"noise": gaussian},
+        "Student t3": {"noise": student},
+        "0.2 % outliers": {"noise": outliers},
+        "class frequencies": {"noise": gaussian, "frequencies": True},
+        "drift 0.01 a batch": {"noise": gaussian, "drift": 0.01},
+        "drift 0.05 a batch": {"noise": gaussian, "drift": 0.05},
+    }
+    rows = []
+    for name, kind in kinds.items():
+        for size, every in ((32, 1_000), (32, 10_000), (8, 10_000)):
+            stream = made_stream(**kind, batches=batches, size=size)
+            found = listen(stream, CLASSES, every, (SIZE,))
+            rows.append({"stream": name, "batch_size": size, **found})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def image_stream(
+    x: NDArray, y: NDArray[np.int64], per_task: int, batches: int, size: int, seed: int
+) -> Iterator[Iterator[Samples]]:
+    """Tasks of ``per_task`` classes, one after the other and again."""
+    generator = np.random.default_rng(seed)
+    tasks = (int(y.max()) + 1) // per_task
+
+    def segment(task: int) -> Iterator[Samples]:
+        rows = np.flatnonzero(y // per_task == task)
+        left = rows[:0]
+        for _ in range(SEGMENT):
+            if len(left) < size:
+                left = generator.permutation(rows)
+            chosen, left = left[:size], left[size:]
+            yield x[np.sort(chosen)], y[np.sort(chosen)] - per_task * task
+
+    return (segment(number % tasks) for number in range(batches // SEGMENT))
+
+
+def images(batches: int, folder: Path, datasets: list[str]) -> list[dict]:
+    """False alarms, and changes found, on embeddings or pixels."""
+    rows = []
+    for name in datasets:
+        read = embeddings.read(folder / f"{name}.h5")
+        train = np.flatnonzero(read.split == 0)
+        x, y = np.asarray(read.x[train]), read.y[train].astype(np.int64)
+        per_task = max(2, (int(y.max()) + 1) // 10)
+        for size, every in ((32, 1_000), (32, 10_000), (128, 10_000)):
+            stream = image_stream(x, y, per_task, batches, size, seed=every + size)
+            found = listen(stream, per_task, every, x.shape[1:])
+            rows.append({"stream": name, "batch_size": size, **found})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def smallest(changes: int) -> list[dict]:
+    """How large a shift of all class means, and a change of spread, has to be to be found."""
+    rows = []
+    for what, steps in (
+        ("shift", (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)),
+        ("spread", (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.5)),
+    ):
+        for step in steps:
+            delays = []
+            for seed in range(changes):
+                delays.append(delay_of(what, step, seed))
+            seen = [delay for delay in delays if delay is not None]
+            rows.append(
+                {
+                    "change": what,
+                    "size": step,
+                    "changes": changes,
+                    "found": len(seen),
+                    "median_delay": float(np.median(seen)) if seen else "",
+                }
+            )
+            print(rows[-1], flush=True)
+    return rows
+
+
+def delay_of(what: str, step: float, seed: int, before: int = 150, after: int = 60) -> int | None:
+    """Batches after a change of a Gaussian stream until it is found."""
+    generator = np.random.default_rng([seed, 7])
+    centres = generator.normal(size=(CLASSES, SIZE))
+    way = generator.normal(size=SIZE)
+    way /= np.linalg.norm(way)
+    detector = Detector(CalibratedSettings(), CLASSES, (SIZE,))
+    for index in range(before + after):
+        changed = index >= before
+        y = generator.integers(CLASSES, size=32)
+        noise = generator.normal(size=(32, SIZE))
+        if changed and what == "spread":
+            noise *= step
+        x = centres[y] + noise + (step * way if changed and what == "shift" else 0)
+        seen = detector.judge(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
+        if seen.verdict and changed:
+            return index - before + 1
+    return None
+
+
+def cost(most: int) -> list[dict]:
+    """Milliseconds of a batch within a task, and at a change, with ever more tasks."""
+    generator = np.random.default_rng(0)
+    detector = Detector(CalibratedSettings(), 2, (SIZE,))
+    rows, within, at_change, said = [], [], [], 0
+    for task in range(most):
+        centres = 2 * generator.normal(size=(2, SIZE))
+        for _ in range(100):
+            y = generator.integers(2, size=32)
+            x = (centres[y] + generator.normal(size=(32, SIZE))).astype(np.float32)
+            start = time.process_time()
+            verdict = detector.judge(torch.from_numpy(x), torch.from_numpy(y)).verdict
+            (at_change if verdict else within).append(1e3 * (time.process_time() - start))
+            said += verdict > 0
+        if task + 1 in (2, 100, 500, 1000):
+            row = {"tasks": task + 1, "batches": 100 * (task + 1), "changes_said": said}
+            row["within_ms"] = round(float(np.median(within[-2000:])), 2)
+            row["at_change_ms"] = round(float(np.median(at_change[-20:])), 2)
+            rows.append(row)
+            print(row, flush=True)
+    return rows
+
+
+def main() -> None:
+    """One part of the measurement."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("part", choices=["ranks", "made", "images", "smallest", "cost"])
+    parser.add_argument("--batches", type=int, default=None)
+    parser.add_argument("--embeddings", type=Path, default=Path("data/embeddings"))
+    parser.add_argument("--datasets", nargs="+", default=["digits"])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    batches = arguments.batches
+    parts = {
+        "ranks": lambda: ranks(batches or 1_000_000),
+        "made": lambda: made(batches or 20_000),
+        "images": lambda: images(batches or 20_000, arguments.embeddings, arguments.datasets),
+        "smallest": lambda: smallest(20),
+        "cost": lambda: cost(1000),
+    }
+    write(arguments.part, parts[arguments.part]())
+
+
+if __name__ == "__main__":
+    main()

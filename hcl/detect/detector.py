@@ -1,0 +1,264 @@
+"""The detector: whose batch is it? For any learner, from the samples alone.
+
+It streams moments of its own of the samples as they come in, so that no model that learns can move
+what it judges by, and it can be run without one. A batch is judged before it is learned; batches
+under suspicion wait, and are handed back when their verdict is known (``Verdict.released``): a
+learner learns what is released, in that order, as the task that the verdict names.
+"""
+
+from __future__ import annotations
+
+from math import nan
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hcl.detect.measure import ClassMeans, Features, Measured, Scatter, known_size
+from hcl.detect.sequential import ENOUGH, MATURE, Scores, Sequential, limit_of
+from hcl.detect.settings import CalibratedSettings
+from hcl.detect.verdict import Verdict, Watched
+from hcl.records.runs import NEW, RECURRING, SAME
+
+RENEWALS = (2, 8, 32, 128, 512)  # batches into a task at which the metric is taken anew …
+GROWN = 1.1  # … if so many times the samples stand behind it
+WRONG_NAME = 0.01  # chance that a task which has come back is taken for a new one
+KEPT = 2048  # distances of samples that ``novelty`` goes by, at most
+KEPT_OF_EACH = 32  # samples of a batch
+AT_ONCE = 1024  # samples that ``novelty`` is asked of at once
+
+
+class Detector:
+    """One detector for every stream.
+
+    Args:
+        settings: how often it may be wrong.
+        num_classes: K.
+        shape: of one sample.
+        device: where samples come.
+    """
+
+    def __init__(
+        self,
+        settings: CalibratedSettings,
+        num_classes: int,
+        shape: tuple[int, ...],
+        device: torch.device | None = None,
+    ) -> None:
+        self.settings = settings
+        self.num_classes = num_classes
+        self.device = torch.device("cpu") if device is None else device
+        self.size = known_size(shape)
+        self.features = Features(shape, self.device)
+        self.scatter = Scatter(self.size, self.device)
+        self.tasks: list[ClassMeans] = []
+        self.task = -1
+        self.sequential = Sequential(limit_of(settings.false_alarm_every))
+        self.waiting: list[tuple[Tensor, Tensor]] = []
+        self._origin: Tensor | None = None  # of the features: large means would cost digits
+        self._renewed = 0  # samples behind the metric
+        self._visited = 0  # batches since the task began, or came back
+        self._distances = torch.zeros(KEPT, device=self.device)
+        self._kept = 0
+        self._stride = 1  # of the batches whose distances are kept
+        self._learned = 0  # batches
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether enough batches are known to judge by."""
+        return self.sequential.can_judge
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks so far."""
+        return len(self.tasks)
+
+    def judge(self, x: Tensor, y: Tensor) -> Verdict:
+        """Whose batch it is, and what may be learned now."""
+        if self.task < 0:
+            self._go_to_new()
+        z = self._seen(x)
+        measured = Measured(z, y, self.tasks[self.task], self.scatter.metric)
+        scores = self._look(measured)
+        high = self._high()
+        self.waiting.append((x, y))
+        released = self.sequential.update(scores)
+        evidence = self.sequential.suspicion.evidence
+        batches, earlier = self.waiting[:released], []
+        del self.waiting[:released]
+        if len(batches) == 1 and not self.waiting:
+            self._learn(measured)
+        else:
+            self._learn_all(batches)
+        verdict = SAME
+        if self.sequential.alarm:
+            earlier = batches
+            verdict = self._settle()
+            batches = self.waiting
+            self.waiting = []
+            self._learn_all(batches)
+        statistics = {
+            "mean_shift": Watched(scores.shift, nan, high),
+            "spread": Watched(scores.spread, *self._spread_bounds()),
+            "evidence": Watched(evidence, nan, self.sequential.limit),
+        }
+        return Verdict(verdict, self.task, batches, earlier, statistics, len(self.waiting))
+
+    def learn(self, x: Tensor, y: Tensor) -> None:
+        """A batch that is known to be of the current task: nothing is declared."""
+        if self.task < 0:
+            self._go_to_new()
+        measured = self._measured(self._seen(x), y)
+        self.sequential.accept(self._look(measured))
+        self._learn(measured)
+
+    def _seen(self, x: Tensor) -> Tensor:
+        z = self.features(x)
+        if self._origin is None:
+            self._origin = z.mean(0)
+        return z - self._origin
+
+    def _measured(self, z: Tensor, y: Tensor) -> Measured:
+        return Measured(z, y, self.tasks[self.task], self.scatter.metric)
+
+    def _look(self, measured: Measured) -> Scores:
+        """The scores on the CPU, once a batch; NaN before a metric is known."""
+        shift, spread = torch.stack((measured.shift, measured.spread)).tolist()
+        return Scores(shift, spread) if self._renewed else Scores(nan, nan)
+
+    def _high(self) -> float:
+        """The shift that no batch of the reference exceeds; NaN where nothing is judged."""
+        sequential = self.sequential
+        if not sequential.can_judge:
+            return nan
+        if len(sequential.own) >= ENOUGH:
+            return sequential.own.quantile(1.0)
+        return sequential.carried.quantile(1.0) + sequential.raised()
+
+    def _spread_bounds(self) -> tuple[float, float]:
+        reference = self.sequential.spread
+        if not self.sequential.can_judge or len(reference) < ENOUGH:
+            return nan, nan
+        return reference.quantile(0.0), reference.quantile(1.0)
+
+    def _learn_all(self, batches: list[tuple[Tensor, Tensor]]) -> None:
+        for x, y in batches:
+            self._learn(self._measured(self._seen(x), y))
+
+    def _learn(self, measured: Measured) -> None:
+        means = self.tasks[self.task]
+        if self._renewed and means.age >= MATURE and self._learned % self._stride == 0:
+            self._keep(measured.distances[:KEPT_OF_EACH])
+        self._learned += 1
+        measured.learn(means, self.scatter)
+        self._visited += 1
+        if self._visited in RENEWALS:
+            self._renew()
+
+    def _keep(self, distances: Tensor) -> None:
+        """Keep some samples' distances; of a full store every second is dropped."""
+        if self._kept + len(distances) > KEPT:
+            kept = self._distances[: self._kept : 2].clone()
+            self._kept = len(kept)
+            self._distances[: self._kept] = kept
+            self._stride *= 2
+        self._distances[self._kept : self._kept + len(distances)] = distances
+        self._kept += len(distances)
+
+    @torch.no_grad()
+    def novelty(self, x: Tensor) -> Tensor:
+        """For each sample the chance that one which is like those learned lies so far out, (n,).
+
+        A sample lies as far out as it does from the nearest mean of all classes of all tasks. It is
+        ranked among samples that were scored before they were learned, by their distance to the
+        mean of their own class, which is no nearer: so the p-value is on the safe side. It is 1
+        while nothing is known.
+        """
+        if not self._kept:
+            return torch.ones(len(x), dtype=torch.float64, device=x.device)
+        metric = self.scatter.metric
+        known = torch.cat([means.counts for means in self.tasks]) > 0
+        means = torch.cat([means.means for means in self.tasks])[known]
+        squares = ((means @ metric) * means).sum(1)
+        kept = self._distances[: self._kept].sort().values
+        parts = []
+        for part in x.split(AT_ONCE):
+            z = self._seen(part)
+            turned = z @ metric
+            square = (turned * z).sum(1)[:, None] - 2 * turned @ means.T + squares
+            below = torch.searchsorted(kept, square.amin(1))
+            parts.append((1 + self._kept - below).double() / (self._kept + 1))
+        return torch.cat(parts)
+
+    def _renew(self) -> None:
+        if self.scatter.rows < GROWN * self._renewed:
+            return
+        self.scatter.renew()
+        self._renewed = self.scatter.rows
+        self.tasks[self.task].forget_logs()
+        self.sequential.spread.clear()
+
+    def _go_to_new(self) -> None:
+        self.tasks.append(ClassMeans(self.num_classes, self.size, self.device))
+        self.task = len(self.tasks) - 1
+
+    def _settle(self) -> int:
+        """The batches that wait are of another task: an earlier one that fits, or a new one."""
+        back = self._who()
+        if back is None:
+            self._go_to_new()
+        else:
+            self.task = back
+        self._visited = 0
+        means = self.tasks[self.task]
+        means.forget_logs()
+        self.sequential.reset(means.age)
+        return NEW if back is None else RECURRING
+
+    def _who(self) -> int | None:
+        """The earlier task of which the batches that wait, together, are typical."""
+        z = torch.cat([self._seen(x) for x, _ in self.waiting])
+        y = torch.cat([y for _, y in self.waiting])
+        others = [task for task in range(len(self.tasks)) if task != self.task]
+        if not others:
+            return None
+        metric = self.scatter.metric
+        shifts = torch.stack([Measured(z, y, self.tasks[t], metric).shift for t in others])
+        shifts = shifts.nan_to_num(torch.inf)
+        best = int(shifts.argmin())
+        typical = self.sequential.carried.quantile(1 - WRONG_NAME) + self.sequential.raised()
+        return others[best] if float(shifts[best]) <= typical else None
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the verdicts depend on, for a checkpoint."""
+        return {
+            "task": self.task,
+            "tasks": [means.state() for means in self.tasks],
+            "scatter": self.scatter.state(),
+            "sequential": self.sequential.state(),
+            "waiting": [list(batch) for batch in self.waiting],
+            "origin": self._origin,
+            "renewed": self._renewed,
+            "visited": self._visited,
+            "distances": self._distances[: self._kept].clone(),
+            "stride": self._stride,
+            "learned": self._learned,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+        self.task = state["task"]
+        self.tasks = []
+        for held in state["tasks"]:
+            means = ClassMeans(self.num_classes, self.size, self.device)
+            means.restore(held)
+            self.tasks.append(means)
+        self.scatter.restore(state["scatter"])
+        self.sequential.restore(state["sequential"])
+        self.waiting = [(x.to(self.device), y.to(self.device)) for x, y in state["waiting"]]
+        origin = state["origin"]
+        self._origin = None if origin is None else origin.to(self.device)
+        self._renewed, self._visited = state["renewed"], state["visited"]
+        self._kept = len(state["distances"])
+        self._distances[: self._kept] = state["distances"]
+        self._stride, self._learned = state["stride"], state["learned"]

@@ -1,0 +1,40 @@
+"""The one setting of the calibrated detector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hcl.detect.sequential import ENOUGH
+
+NEEDED = ENOUGH + 3  # batches of a stream before it can be judged: two make the first metric
+LEAST, MOST = 100, 1_000_000  # what the limits were simulated for
+
+
+@dataclass(frozen=True)
+class CalibratedSettings:
+    """Changes of task are found from ranks, at a stated rate of false alarms.
+
+    Attributes:
+        kind: ``calibrated``.
+        false_alarm_every: N, batches between two false alarms, on average, while nothing changes.
+    """
+
+    kind: Literal["calibrated"] = "calibrated"
+    false_alarm_every: int = 10_000
+
+    def __post_init__(self) -> None:
+        if not LEAST <= self.false_alarm_every <= MOST:
+            raise ValueError(
+                f"false_alarm_every: is {self.false_alarm_every}; expected from {LEAST} to {MOST} "
+                "batches."
+            )
+
+    def advice(self, batches: int) -> str | None:
+        """What to say of a stream whose shortest segment has so many batches."""
+        if batches >= NEEDED:
+            return None
+        return (
+            f"the shortest segment of the stream has {batches} batches, and the detector needs "
+            f"{NEEDED} before it judges: changes of task may be missed. Take smaller batches."
+        )

@@ -1,0 +1,1 @@
+"""Joint training: all data of all tasks at once, for reference."""
