@@ -20,7 +20,7 @@ from torch import Tensor
 from hcl import __version__
 from hcl.detect.verdict import Watched
 from hcl.errors import HCLError
-from hcl.files import fingerprint, replacing
+from hcl.files import fingerprint
 from hcl.learn.contract import (
     Batch,
     Learner,
@@ -174,8 +174,14 @@ def train_seed(
     segments = range(len(job.benchmark.stream))
     total = sum(stream.num_batches(j, epochs) for j in segments)
     progress = Progress()
-    if checkpoint is not None and checkpoint.exists():
-        progress = _load(checkpoint, learner)
+    state = store.read_checkpoint(checkpoint) if checkpoint is not None else None
+    if checkpoint is not None and state is not None:
+        try:
+            progress = _restored(state, learner)
+        except Exception as error:  # a state that is whole, but of something else
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            store.set_aside(checkpoint, f"{checkpoint}: not a checkpoint of this run ({reason}).")
+            learner = build(job, stream)
     done = progress.batch + sum(stream.num_batches(j, epochs) for j in range(progress.segment))
     steps = bar(
         total=total,
@@ -331,12 +337,11 @@ def _save(path: Path, progress: Progress, learner: Learner) -> None:
             name: torch.tensor(rows, dtype=torch.float64) for name, rows in progress.watched.items()
         },
     }
-    with replacing(path) as partial:
-        torch.save(state, partial)
+    store.write_checkpoint(path, state)
 
 
-def _load(path: Path, learner: Learner) -> Progress:
-    state = torch.load(path, weights_only=True)
+def _restored(state: Mapping[str, Any], learner: Learner) -> Progress:
+    """How far a run had come, and its learner as it was then."""
     learner.restore(state["learner"])
     return Progress(
         segment=state["segment"],
