@@ -44,7 +44,7 @@ def stream(order=(0, 1, 2, 0, 3)):
 
 def streamed() -> HCLClassifier:
     classifier = HCLClassifier(
-        couplings=4, hidden=64, window=40, alpha=1.0, weight_decay=0.0, random_state=0
+        couplings=4, hidden=64, alpha=1.0, weight_decay=0.0, random_state=0
     )
     for X, y in stream()[0]:
         for _ in range(6):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from hcl.detect.sequential import ENOUGH
+
+NEEDED = ENOUGH + 3  # batches of a stream before it can be judged: two make the first metric
 LEAST, MOST = 100, 1_000_000  # what the limits were simulated for
 
 
@@ -26,3 +29,12 @@ class CalibratedSettings:
                 f"false_alarm_every: is {self.false_alarm_every}; expected from {LEAST} to {MOST} "
                 "batches."
             )
+
+    def advice(self, batches: int) -> str | None:
+        """What to say of a stream whose shortest segment has so many batches."""
+        if batches >= NEEDED:
+            return None
+        return (
+            f"the shortest segment of the stream has {batches} batches, and the detector needs "
+            f"{NEEDED} before it judges: changes of task may be missed. Take smaller batches."
+        )

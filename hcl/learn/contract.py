@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcl.detect.verdict import Watched
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
 
@@ -51,14 +52,6 @@ class Prediction(NamedTuple):
     predicted_class: NDArray[np.int16]  # (n,)
     predicted_task: NDArray[np.int16]
     pair_class: NDArray[np.int16]
-
-
-class Watched(NamedTuple):
-    """One statistic of a batch, and the bounds that the verdict used; NaN where there are none."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Evidence(NamedTuple):

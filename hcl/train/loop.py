@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcl import __version__
+from hcl.detect.verdict import Watched
 from hcl.errors import HCLError
 from hcl.files import fingerprint, replacing
-from hcl.learn.contract import Learner, Observation, Prediction, Sampler, Start, Watched
+from hcl.learn.contract import Learner, Observation, Prediction, Sampler, Start
 from hcl.learn.settings import Method, TrainingSettings, used_settings
 from hcl.model import looking
 from hcl.model.hybrid import NonFiniteError

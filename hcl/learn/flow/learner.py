@@ -15,6 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcl.detect import detector as calibrated
+from hcl.detect.settings import CalibratedSettings
+from hcl.detect.verdict import Watched
 from hcl.learn.adam import Adam
 from hcl.learn.contract import (
     Batch,
@@ -23,7 +26,6 @@ from hcl.learn.contract import (
     Prediction,
     Start,
     TaskBatch,
-    Watched,
     as_int16,
 )
 from hcl.learn.fitting import FITTING_SAMPLES, fitted_model
@@ -96,7 +98,7 @@ class FlowLearner:
         model: HybridModel,
         memory: Memory,
         *,
-        detection: DetectionSettings | None,
+        detection: DetectionSettings | CalibratedSettings | None,
         batch_size: int,
         learning_rate: float,
         weight_decay: float,
@@ -109,7 +111,11 @@ class FlowLearner:
         self.generator = generator
         self.task = -1  # the current task
         self.given: list[int] = []  # given[t]: the number under which task t was given
-        self.detector = None if detection is None else Detector(detection)
+        self.detector = Detector(detection) if isinstance(detection, DetectionSettings) else None
+        self.calibrated: calibrated.Detector | None = None
+        if isinstance(detection, CalibratedSettings):
+            classes, size = model.latent.num_classes, model.flow.size
+            self.calibrated = calibrated.Detector(detection, classes, (size,), generator.device)
         self.learning_rate = learning_rate
         self.learning_rate_decay = learning_rate_decay
         self.steps = 0  # since the current task was begun, or came back
@@ -123,28 +129,60 @@ class FlowLearner:
     def observe(self, batch: Batch | TaskBatch, watch: bool = True) -> Observation:
         """One step of Adam on the batch and what stands for old tasks; first, whose batch it is.
 
-        Without ``watch``, a learner that detects its tasks takes the batch for its current one.
+        Without ``watch``, a learner that detects its tasks takes the batch for its current one; the
+        calibrated detector does not see it (``introduce`` shows it).
         """
-        x, y = batch.x, batch.y
         if isinstance(batch, TaskBatch):
             self._go_to(batch.task)
-        elif self.detector is None:
+            return Observation(self._learn(batch.x, batch.y))
+        if self.detector is None and self.calibrated is None:
             raise TypeError("a learner that is told its tasks needs a TaskBatch")
-        elif self.task < 0:
+        if self.task < 0:
             self.change_to(None)
-        loss, statistics, z = self.objective(x, y)
-        evidence = None
         if self.detector is not None:
-            sums = self._look(self._sums(statistics))
-            if watch:
-                evidence = self._judge(y, statistics, z, sums)
-            if evidence is not None and evidence.verdict != SAME:
-                loss, statistics, _ = self.objective(x, y)
-                sums = self._look(self._sums(statistics))
-            self.detector.record(self.task, sums, len(x))
+            return self._observe_typical(batch.x, batch.y, watch)
+        if watch:
+            return self._observe_calibrated(batch.x, batch.y)
+        return Observation(self._learn(batch.x, batch.y))
+
+    def introduce(self, batch: Batch) -> None:
+        """Let the calibrated detector know a batch of the current task, without a verdict."""
+        assert self.calibrated is not None
+        self.calibrated.learn(batch.x, batch.y)
+
+    def _learn(self, x: Tensor, y: Tensor) -> Tensor:
+        """A step on a batch of the current task; its loss."""
+        loss, _, z = self.objective(x, y)
+        self._finish(x, y, z, loss)
+        return loss.detach()
+
+    def _finish(self, x: Tensor, y: Tensor, z: Tensor, loss: Tensor) -> None:
         self.memory.learned(self.task, x, y, z)
         check_finite(loss, self.model, seen(x))
         self._step(loss)
+
+    def _observe_calibrated(self, x: Tensor, y: Tensor) -> Observation:
+        """A step for each batch that the detector releases, which may be none or several."""
+        assert self.calibrated is not None
+        verdict = self.calibrated.judge(x, y)
+        losses = [self._learn(*batch) for batch in verdict.earlier]
+        if verdict.verdict != SAME:
+            self.change_to(verdict.task if verdict.verdict == RECURRING else None)
+        losses += [self._learn(*batch) for batch in verdict.released]
+        loss = torch.stack(losses).mean() if losses else None
+        return Observation(loss, Evidence(verdict.statistics, verdict.verdict))
+
+    def _observe_typical(self, x: Tensor, y: Tensor, watch: bool) -> Observation:
+        """The paper's rule: statistics of the step itself, taken before it is made."""
+        assert self.detector is not None
+        loss, statistics, z = self.objective(x, y)
+        sums = self._look(self._sums(statistics))
+        evidence = self._judge(y, statistics, z, sums) if watch else None
+        if evidence is not None and evidence.verdict != SAME:
+            loss, statistics, _ = self.objective(x, y)
+            sums = self._look(self._sums(statistics))
+        self.detector.record(self.task, sums, len(x))
+        self._finish(x, y, z, loss)
         return Observation(loss.detach(), evidence)
 
     def objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Statistics, Tensor]:
@@ -217,7 +255,7 @@ class FlowLearner:
 
     def _go_to(self, number: int) -> None:
         """The batch is of the task that was given under ``number``."""
-        if self.detector is not None:
+        if self.detector is not None or self.calibrated is not None:
             raise TypeError("a learner that detects its tasks must not be handed them")
         if self.task < 0 or self.given[self.task] != number:
             self.change_to(self.given.index(number) if number in self.given else None)
@@ -254,7 +292,7 @@ class FlowLearner:
         return x.view(tasks, classes, count, *x.shape[1:])
 
     def state(self) -> dict[str, Any]:
-        """Model, optimiser, generator, memory and windows."""
+        """Model, optimiser, generator, memory, and windows or detector."""
         state: dict[str, Any] = {
             "task": self.task,
             "steps": self.steps,
@@ -268,6 +306,8 @@ class FlowLearner:
             state["windows"] = {
                 name: torch.from_numpy(value) for name, value in self.detector.state().items()
             }
+        if self.calibrated is not None:
+            state["detector"] = self.calibrated.state()
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -281,4 +321,6 @@ class FlowLearner:
         self.memory.restore(state["memory"])
         if self.detector is not None:
             self.detector.restore({n: v.cpu().numpy() for n, v in state["windows"].items()})
+        if self.calibrated is not None:
+            self.calibrated.restore(state["detector"])
         self._enter()
