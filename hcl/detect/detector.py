@@ -24,7 +24,7 @@ RENEWALS = (2, 8, 32, 128, 512)  # batches into a task at which the metric is ta
 GROWN = 1.1  # … if so many times the samples stand behind it
 WRONG_NAME = 0.01  # chance that a task which has come back is taken for a new one
 KEPT = 2048  # distances of samples that ``novelty`` goes by, at most
-KEPT_OF_EACH = 4  # samples of a batch
+KEPT_OF_EACH = 32  # samples of a batch
 AT_ONCE = 1024  # samples that ``novelty`` is asked of at once
 
 
