@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from hcl.files import canonical_json
@@ -175,8 +174,8 @@ def _bearer(token: str | None) -> dict[str, str]:
 @contextmanager
 def listening(service: Any, **bounds: Any) -> Iterator[Client]:
     """The service on a free port of this machine, in a thread."""
-    pytest.importorskip("starlette", reason=WITHOUT)
-    uvicorn = pytest.importorskip("uvicorn", reason=WITHOUT)
+    import uvicorn
+
     from hcl.serve.app import Bounds, make_app
 
     app = make_app(service, Bounds(**{"token": TOKEN, **bounds}))
