@@ -167,16 +167,15 @@ def main() -> None:
             took = time.perf_counter() - start
             after = Client(port).ask("GET", "/state")  # the first was idle, and is closed
         saved = load(state)
-    print(
-        f"{'request':12} {'clients':>7} {'requests/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'failed':>6}"
-    )
+    heads = ("clients", "requests/s", "p50 ms", "p99 ms", "failed")
+    print(f"{'request':12}" + "".join(f"{head:>12}" for head in heads))
     for name, clients in (("embedding", askers), ("image", [seer]), ("lesson", [teacher])):
         seconds = np.array([s for client in clients for s in client.seconds])
         if len(seconds):
             p50, p99 = 1000 * np.quantile(seconds, [0.5, 0.99])
             failed = [said for client in clients for said in client.failed]
             rate = len(seconds) / took
-            print(f"{name:12} {len(clients):7} {rate:10.1f} {p50:8.1f} {p99:8.1f} {len(failed):6}")
+            print(f"{name:12}{len(clients):12}{rate:12.1f}{p50:12.1f}{p99:12.1f}{len(failed):12}")
             for said in failed[:3]:
                 print("  ", said)
 

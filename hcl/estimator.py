@@ -16,12 +16,24 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from numbers import Integral, Real
+from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import torch
@@ -34,6 +46,7 @@ from torch import Tensor
 
 from hcl.detect.detector import Detector
 from hcl.detect.settings import CalibratedSettings
+from hcl.errors import HCLError
 from hcl.learn.contract import Batch, Observation
 from hcl.learn.fitting import FITTING_SAMPLES, scaling_of
 from hcl.learn.flow.detection import DetectionSettings, Statistic
@@ -52,13 +65,16 @@ from hcl.learn.plus.learner import IDENTITY, PlusLearner, tukey
 from hcl.learn.plus.settings import GaussianRule, PlusMethod, RidgeRule
 from hcl.learn.settings import Device, Scaling, TrainingSettings
 from hcl.model.hybrid import HybridModel, build_model
+from hcl.model.model_file import read_model, write_model
 from hcl.model.realnvp import RealNVP
 from hcl.model.settings import FlowSettings
 from hcl.records.runs import RECURRING, SAME
 from hcl.settings import describe
+from hcl.train.loop import versions
 from hcl.train.machine import one_thread, pick_device
 from hcl.train.streams import batch_bounds
 
+T = TypeVar("T")
 HELD_BACK = 5  # one sample in so many is shown once by ``fit``, after the others
 FRESH_BATCHES = 10  # at least, of those, for the detector to go by; smaller ones where they are few
 
@@ -164,7 +180,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
 
         Fewer than a batch wait for the next call: neither a scaling nor a verdict on a change of
         task can rest on one sample. An answer that is asked for before anything was learned is
-        given by what there is.
+        given by what there is, and leaves no trace.
 
         Args:
             X: samples.
@@ -244,11 +260,23 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         first = self._prepared(torch.from_numpy(X[:FITTING_SAMPLES]))
         flow.set_scaling(*scaling_of(first, self.scaling))
 
-    def _check_learned(self) -> None:
-        """Something was learned before an answer is given."""
+    def _has_learned(self) -> bool:
+        """Whether anything was learned; an error where nothing was even shown."""
         check_is_fitted(self, "classes_")
-        if not self.n_batches_:
+        return bool(self.n_batches_)
+
+    def _by_what_waits(self, answer: Callable[[], T]) -> T:
+        """An answer before the first batch, by a copy that learns what waits.
+
+        To ask changes nothing: a scaling that one sample gave would stay for good.
+        """
+        kept = self.__dict__
+        self.__dict__ = copy.deepcopy(self).__dict__
+        try:
             self._learn_waiting()
+            return answer()
+        finally:
+            self.__dict__ = kept
 
     def _check_parameters(self) -> None:
         """Refuse a parameter that is not of its type; the settings refuse values out of range."""
@@ -275,7 +303,8 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     def _answer(self, X: ArrayLike, question: Any) -> NDArray:
         """Ask the model in double precision: an answer then depends on no other sample."""
-        self._check_learned()
+        if not self._has_learned():
+            return self._by_what_waits(lambda: self._answer(X, question))
         samples: NDArray[np.float32] = validate_data(self, X, reset=False, dtype=np.float32)
         if not self._scorer:
             self._scorer.append(self._learner.model.snapshot().double())
@@ -299,6 +328,40 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         if learned is not None:
             self._learner = self._build(torch.Generator(pick_device(self.device)))
             self._learner.restore(learned)
+
+    def save(self, path: str | Path) -> None:
+        """Write all that the classifier knows to one model file, without pickle.
+
+        Equal classifiers give equal bytes. ``load`` goes on as if never stopped.
+        """
+        state = self.__getstate__()
+        if isinstance(self.random_state, np.random.RandomState):
+            state["random_state"] = self.random_state.get_state()
+        state = dict(sorted(state.items()))
+        write_model(path, {"kind": type(self).__name__, "versions": versions()}, state)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The classifier of a file that ``save`` wrote, checked."""
+        about, state = read_model(path)
+        if about.get("kind") != cls.__name__:
+            raise HCLError(
+                f"{path}: holds a {about.get('kind')}, not a {cls.__name__}; hcl.load(path) reads "
+                "either."
+            )
+        classifier = cls()
+        try:
+            if isinstance(state["random_state"], tuple):
+                random = np.random.RandomState()
+                random.set_state(state["random_state"])
+                state["random_state"] = random
+            if "task_changes_" in state:
+                state["task_changes_"] = [TaskChange(*change) for change in state["task_changes_"]]
+            classifier.__setstate__(state)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise HCLError(f"{path}: its state doesn't fit {cls.__name__} ({reason}).") from error
+        return classifier
 
 
 class HCLClassifier(_StreamClassifier):
@@ -447,7 +510,9 @@ class HCLClassifier(_StreamClassifier):
         Returns:
             Samples (n, D) and their labels (n,).
         """
-        self._check_learned()
+        if not self._has_learned():
+            options: dict[str, Any] = {"y": y, "task": task, "random_state": random_state}
+            return self._by_what_waits(lambda: self.sample(n_samples, **options))
         if not isinstance(n_samples, Integral) or n_samples < 1:
             raise ValueError(f"n_samples: is {n_samples!r}; expected 1 or more.")
         if y is not None and y not in self.classes_:

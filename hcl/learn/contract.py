@@ -129,9 +129,9 @@ class Posterior(Protocol):
 
 @runtime_checkable
 class Surprise(Protocol):
-    """A learner that says how new a sample is."""
+    """A learner, or the detector that it holds, that says how new a sample is."""
 
-    def novelty(self, x: Tensor) -> NDArray[np.float64]:
+    def novelty(self, x: Tensor) -> Tensor:
         """A p-value of each sample, (n,): small where it is unlike all that was learned."""
 
 
