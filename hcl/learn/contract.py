@@ -19,12 +19,19 @@ from hcl.detect.verdict import Watched
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
 
+UNLABELLED = -1  # in place of a label that is not given
+
 
 class Batch(NamedTuple):
     """What a task-agnostic learner sees: samples and labels, nothing of the task."""
 
     x: Tensor  # (n, D), or bytes (n, C, H, W)
     y: Tensor  # (n,)
+
+    def labelled(self) -> Batch:
+        """The samples that come with their label."""
+        given = self.y != UNLABELLED
+        return Batch(self.x[given], self.y[given])
 
 
 class TaskBatch(NamedTuple):
@@ -37,6 +44,10 @@ class TaskBatch(NamedTuple):
     def without_task(self) -> Batch:
         """The same samples for a learner that is not told."""
         return Batch(self.x, self.y)
+
+    def labelled(self) -> TaskBatch:
+        """The samples that come with their label."""
+        return TaskBatch(*self.without_task().labelled(), self.task)
 
 
 class TaskBatches(NamedTuple):
@@ -168,6 +179,8 @@ class Start:
         seed: of the run.
         device: where samples come.
         archive: all tasks' training samples.
+        only_seen: whether tasks bring new classes, so that most pairs (class, task) never come.
+        partly_labelled: whether samples may come with ``UNLABELLED`` in place of their label.
     """
 
     shape: tuple[int, ...]
@@ -178,6 +191,8 @@ class Start:
     seed: int
     device: torch.device
     archive: Archive
+    only_seen: bool = False
+    partly_labelled: bool = False
 
     def generator(
         self, purpose: Literal["weights", "draws"], *, on_cpu: bool = False

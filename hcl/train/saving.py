@@ -225,9 +225,9 @@ def _counts(
     """For each class of a task, its name and its number of training samples."""
     found = benchmark.tasks[task]
     names = _names(embeddings[found.dataset])
-    return tuple(
-        {names(label): int((found.train.y == k).sum())} for k, label in enumerate(found.classes)
-    )
+    own = benchmark.shown.labels == "own"  # a class that never came in a task has no samples there
+    labels = range(benchmark.num_classes) if own else found.classes
+    return tuple({names(label): int((found.train.y == k).sum())} for k, label in enumerate(labels))
 
 
 def _names(embeddings: Embeddings) -> Callable[[int], str]:

@@ -19,6 +19,7 @@ from hcl.detect import detector as calibrated
 from hcl.detect.settings import CalibratedSettings
 from hcl.detect.verdict import Watched
 from hcl.learn.adam import Adam
+from hcl.learn.belonging import Belonging
 from hcl.learn.contract import (
     Batch,
     Evidence,
@@ -50,6 +51,8 @@ def build(method: FlowMethod, start: Start) -> FlowLearner:
         batch_size=batch_size,
         generator=draws,
         learning_rate_decay=method.learning_rate_decay,
+        unlabelled=method.unlabelled if start.partly_labelled else None,
+        belonging=Belonging() if method.belongs == "sample" else None,
         **start.rates(method.learning_rate, method.weight_decay),
     )
 
@@ -91,6 +94,8 @@ class FlowLearner:
         weight_decay: of Adam (L2).
         generator: for the means of new tasks.
         learning_rate_decay: d of ``falling_rate``.
+        unlabelled: weight of samples without a label; ``None`` where all have one.
+        belonging: infers each sample's task; ``None`` where all of a batch is of one.
     """
 
     def __init__(
@@ -104,6 +109,8 @@ class FlowLearner:
         weight_decay: float,
         generator: torch.Generator,
         learning_rate_decay: float = 0.0,
+        unlabelled: float | None = None,
+        belonging: Belonging | None = None,
     ) -> None:
         self.model = model
         self.memory = memory
@@ -119,6 +126,8 @@ class FlowLearner:
         self.learning_rate = learning_rate
         self.learning_rate_decay = learning_rate_decay
         self.steps = 0  # since the current task was begun, or came back
+        self.unlabelled = unlabelled
+        self.belonging = belonging
         self.optimiser = Adam(model.parameters(), learning_rate, weight_decay)
 
     @property
@@ -157,7 +166,8 @@ class FlowLearner:
         return loss.detach()
 
     def _finish(self, x: Tensor, y: Tensor, z: Tensor, loss: Tensor) -> None:
-        self.memory.learned(self.task, x, y, z)
+        self.model.latent.mark(y, self.task)
+        self._remember(x, y, z)
         check_finite(loss, self.model, seen(x))
         self._step(loss)
 
@@ -192,17 +202,58 @@ class FlowLearner:
         noise each time that they are shown; what a snapshot draws has no bytes to be dequantised.
         """
         n = len(x)
-        latent = self.model.latent
         replay = self.memory.draw()
         shown = (x,) if replay is None else (x, replay.x)
         z, log_det = self.model.flow(torch.cat([self._dequantised(part) for part in shown]))
-        log_pz = latent.log_prob(z[:n], y, self.task)
+        t = self._task_of(z[:n].detach(), y)
+        log_pz = self.log_prob(z[:n], y, t)
         statistics = Statistics(log_pz + log_det[:n], log_pz, log_det[:n])
         passed = None
         if replay is not None:
-            passed = Passed(latent.log_prob(z[n:], replay.y, replay.t) + log_det[n:], z[n:])
-        loss = self.memory.loss(statistics.log_px, replay, passed)
+            passed = Passed(self.log_prob(z[n:], replay.y, replay.t) + log_det[n:], z[n:])
+        loss = self.memory.loss(self._weighed(statistics.log_px, y, t), replay, passed)
         return loss, statistics, z[:n].detach()
+
+    def log_prob(self, z: Tensor, y: Tensor, t: Tensor | int) -> Tensor:
+        """log p̂_Z(z | y, t), (B,); of a sample without a label log 1/K Σ_y p̂_Z(z | y, t)."""
+        latent = self.model.latent
+        return (latent.log_prob if self.unlabelled is None else latent.log_prob_of_any)(z, y, t)
+
+    def _weighed(self, log_px: Tensor, y: Tensor, t: Tensor | int) -> Tensor:
+        """log p̂_X of each sample times its weight in L_ll, which is a mean over the batch.
+
+        Of a mixed batch, only samples of the current task count: for the others stands the memory,
+        and a sample that is taken for an old task's would be drawn there. Samples without a label
+        weigh ``unlabelled`` times as much as those with one, as two means, however few have one.
+        """
+        if self.belonging is None and self.unlabelled is None:
+            return log_px
+        own = torch.as_tensor(t, device=y.device).expand(len(y)) == self.task
+        weight = torch.zeros_like(log_px)
+        for share, which in ((1.0, own & (y >= 0)), (self.unlabelled or 0.0, own & (y < 0))):
+            weight = torch.where(which, share * len(y) / which.sum().clamp(min=1), weight)
+        return weight * log_px
+
+    def _task_of(self, z: Tensor, y: Tensor) -> Tensor | int:
+        """The task of each sample, or the current one for all."""
+        if self.belonging is None or self.num_tasks < 2:
+            return self.task
+        each = torch.stack([self.log_prob(z, y, task) for task in range(self.num_tasks)], 1)
+        return self.belonging.task_of(each, self.task)
+
+    @torch.no_grad()
+    def _remember(self, x: Tensor, y: Tensor, z: Tensor) -> None:
+        """What the memory keeps of a batch: the current task's samples, those with a label."""
+        kept = None
+        if self.belonging is not None:
+            t = torch.as_tensor(self._task_of(z, y), device=y.device).expand(len(y))
+            self.belonging.learned(self.log_prob(z, y, t), t)
+            kept = t == self.task
+        if self.unlabelled is not None:
+            kept = y >= 0 if kept is None else kept & (y >= 0)
+        if kept is not None:
+            x, y, z = x[kept], y[kept], z[kept]
+        self.memory.learned(self.task, x, y, z)
 
     def _dequantised(self, x: Tensor) -> Tensor:
         return dequantise(x, self.generator) if x.dtype == torch.uint8 else x
@@ -236,11 +287,12 @@ class FlowLearner:
         return Evidence(watched, verdict)
 
     def _sums_for_all(self, y: Tensor, statistics: Statistics, z: Tensor) -> NDArray[np.float64]:
-        """S1, S2, S3 of the batch for each task, (T, 3)."""
+        """S1, S2, S3 of the batch for each task, (T, 3); −∞ where a class never came in it."""
         log_det = statistics.log_det
         rows = []
         for task in range(self.num_tasks):
-            log_pz = self.model.latent.log_prob(z, y, task)
+            unseen = self.model.latent.unseen(y, task)
+            log_pz = self.log_prob(z, y, task).masked_fill(unseen, -torch.inf)
             rows.append(self._sums(Statistics(log_pz + log_det, log_pz, log_det)))
         return self._look(torch.stack(rows))
 
@@ -308,6 +360,8 @@ class FlowLearner:
             "generator": self.generator.get_state(),
             "memory": self.memory.state(),
         }
+        if self.belonging is not None:
+            state["belonging"] = self.belonging.state()
         if self.detector is not None:
             state["windows"] = {
                 name: torch.from_numpy(value) for name, value in self.detector.state().items()
@@ -325,6 +379,8 @@ class FlowLearner:
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"].cpu())
         self.memory.restore(state["memory"])
+        if self.belonging is not None:
+            self.belonging.restore(state["belonging"])
         if self.detector is not None:
             self.detector.restore({n: v.cpu().numpy() for n, v in state["windows"].items()})
         if self.calibrated is not None:

@@ -127,6 +127,10 @@ class FlowMethod:
         weight_decay: instead of the benchmark's.
         detection: how changes of task are noticed, by the paper's rule or calibrated; with it the
             learner is never told its tasks.
+        unlabelled: weight of the samples without a label, beside those with one; their likelihood
+            is summed over classes. 0 leaves them out. Beyond the paper.
+        belongs: to a task: a whole ``batch``, the paper's, or each ``sample`` by itself, which is
+            inferred; for streams whose batches are mixed, beyond the paper.
     """
 
     kind: Literal["flow"] = "flow"
@@ -135,6 +139,8 @@ class FlowMethod:
     learning_rate_decay: Decay = 0.0
     weight_decay: Decay | None = None
     detection: DetectionSettings | CalibratedSettings | None = None
+    unlabelled: Weight = 0.1
+    belongs: Literal["batch", "sample"] = "batch"
 
     learner: ClassVar[str] = "hcl.learn.flow.learner"
     takes_images: ClassVar[bool] = True
