@@ -21,6 +21,7 @@ from hcl.fetch.datasets import DatasetSettings
 from hcl.learn.kinds import AnyMethod
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
+from hcl.records.tasks import Drift, Tails
 from hcl.settings import Named, describe, kind_of
 from hcl.split import EqualTasks, SegmentSettings, StreamSettings, TaskSettings
 from hcl.studies.moons import MoonsSettings
@@ -51,6 +52,8 @@ SECTIONS: dict[str, type] = {
     "benchmarks.<name>.stream.tasks, of equal size": EqualTasks,
     "benchmarks.<name>.stream.tasks[i], one by one": TaskSettings,
     "benchmarks.<name>.stream.order[i], with epochs of its own": SegmentSettings,
+    "benchmarks.<name>.stream.disturb, kind: tails": Tails,
+    "benchmarks.<name>.stream.disturb, kind: drift": Drift,
     "benchmarks.<name>.flow": FlowSettings,
     "benchmarks.<name>.training": TrainingSettings,
     **sections_of_methods(),

@@ -3,7 +3,8 @@
 A module keeps its settings in a frozen dataclass beside the code that they configure. ``build``
 fills one from parsed YAML by its type annotations and accepts what these can say: ``bool``,
 ``int``, ``float``, ``str``, ``None``, ``Literal``, unions, ``tuple[X, ...]``, ``dict[str, X]``
-and further dataclasses. In a union of dataclasses the key ``kind`` tells which one is meant.
+and further dataclasses. In a union of dataclasses the key ``kind`` tells which one is meant; one of
+them may be meant without it (``unless_said``).
 
 Every number has a ``Range`` of what a user could mean: ``Annotated[int, Range(1, 1_000)]``. It is
 checked wherever settings are made, by ``check_limits`` in ``__post_init__``. What types can't say,
@@ -430,9 +431,15 @@ def _convert_union(choices: tuple[Any, ...], value: Any, place: Place) -> Any:
 
 
 def _chosen(kinds: Mapping[str | None, Any], value: Mapping[str, Any], place: Place) -> Any:
-    """Which of several dataclasses a mapping means, by its ``kind``."""
+    """Which of several dataclasses a mapping means, by its ``kind``.
+
+    One of them may be meant where the key is left out: it has ``unless_said``.
+    """
     named = ", ".join(str(name) for name in kinds)
     if "kind" not in value:
+        for choice in kinds.values():
+            if getattr(choice, "unless_said", False):
+                return choice
         raise HCLError(f"{place.where}: {place.at('kind')} is missing; expected one of {named}.")
     kind = value["kind"]
     if not isinstance(kind, str) or kind not in kinds:

@@ -55,9 +55,9 @@ def command(
     made = make_benchmark(name, stream, sources, where)
     write_benchmark(out, made)
     order = " ".join(str(segment.task + 1) for segment in made.stream)
-    click.echo(
-        f"{out}: {len(made.tasks)} tasks of {made.num_classes} classes, shown in the order {order}"
-    )
+    own = made.shown.labels == "own"
+    classes = f", {made.num_classes} classes in all" if own else f" of {made.num_classes} classes"
+    click.echo(f"{out}: {len(made.tasks)} tasks{classes}, shown in the order {order}")
 
 
 def _asked(

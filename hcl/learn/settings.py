@@ -93,13 +93,16 @@ class Method(Protocol):
 
 
 def used_settings(
-    method: Method, flow: FlowSettings, training: TrainingSettings
+    method: Method, flow: FlowSettings, training: TrainingSettings, in_batches: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """What a run depends on, and nothing that its method never reads."""
+    """What a run depends on, and nothing that its method never reads.
+
+    A closed form reads the size of a batch only where the stream is made of batches.
+    """
     used = {"method": dataclasses.asdict(method)}  # type: ignore[call-overload]
     if method.reads_flow:
         used["flow"] = dataclasses.asdict(flow)
-    if not method.closed_form:
+    if not method.closed_form or in_batches:
         used["training"] = dataclasses.asdict(training)
     elif training.save_model:
         used["training"] = {"save_model": True}  # it changes no answer, but what is left behind

@@ -10,6 +10,7 @@ import typing
 
 import pytest
 
+from hcl.detect.settings import CalibratedSettings
 from hcl.errors import HCLError
 from hcl.learn.closed_form.settings import NearestMeanMethod, RanPACMethod, StreamingLDAMethod
 from hcl.learn.curl.settings import CurlMethod
@@ -23,7 +24,6 @@ from hcl.learn.flow.settings import (
     NoMemory,
 )
 from hcl.learn.kinds import AnyMethod
-from hcl.learn.plus.sequential import SequentialSettings
 from hcl.learn.plus.settings import GaussianRule, LearnsAll, PlusMethod
 from hcl.learn.settings import TrainingSettings, used_settings
 from hcl.model.settings import FlowSettings
@@ -74,7 +74,7 @@ def test_what_a_parameter_file_says_is_what_is_built():
         detection=DetectionSettings(window=30),
     )
     made = read(kind="plus", rule={"kind": "gaussian"}, flow={"kind": "all"}, detection={})
-    assert made == PlusMethod(rule=GaussianRule(), flow=LearnsAll(), detection=SequentialSettings())
+    assert made == PlusMethod(rule=GaussianRule(), flow=LearnsAll(), detection=CalibratedSettings())
 
 
 def test_a_method_is_task_agnostic_because_it_has_a_detection_section():
@@ -230,7 +230,7 @@ def test_who_learns_by_sums_is_shown_each_sample_once_unless_it_has_to_notice_ch
     for method in (NearestMeanMethod(), StreamingLDAMethod(), RanPACMethod(), PlusMethod()):
         assert method.sees_once
     for method in (
-        PlusMethod(detection=SequentialSettings()),
+        PlusMethod(detection=CalibratedSettings()),
         PlusMethod(flow=LearnsAll()),
         CurlMethod(),
         *(FlowMethod(memory=memory()) for memory in (NoMemory, AllData, BufferSettings)),

@@ -211,6 +211,19 @@ def test_what_a_method_never_reads_is_not_in_its_settings() -> None:
     assert shown == {**expected, "hcl-fr": {*both, "flow"}}
 
 
+def test_a_closed_form_reads_the_size_of_a_batch_where_the_stream_is_made_of_batches() -> None:
+    values = yaml.safe_load(PARAMS)
+    values["benchmarks"]["split-digits"]["stream"]["batches"] = 20
+    Path("params.yaml").write_text(yaml.safe_dump(values))
+    result = CliRunner().invoke(
+        main, ["settings", "--benchmark", "split-digits", "--method", "ncm"]
+    )
+    assert result.exit_code == 0, result.output
+    shown = yaml.safe_load(result.output)
+    assert shown["stream"]["batches"] == 20
+    assert shown["training"]["batch_size"] == 32
+
+
 def test_parameters_are_checked_before_torch_is_imported() -> None:
     check = (
         "import sys; from pathlib import Path; from stages.resolve import Resolved\n"

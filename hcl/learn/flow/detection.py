@@ -32,7 +32,7 @@ uses least of, because it is the most typical.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,9 +49,10 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class DetectionSettings:
-    """How task changes are found.
+    """Changes of task are found by the paper's typical sets.
 
     Attributes:
+        kind: ``typical``.
         statistics: those in use. The log-likelihood is enough for most pairs of tasks; use all
             three for hard ones (Section 4.2).
         window: l, batches that a window holds.
@@ -62,11 +63,14 @@ class DetectionSettings:
             half a batch; a shorter batch that would have none left is summed whole.
     """
 
+    kind: Literal["typical"] = "typical"
     statistics: tuple[Statistic, ...] = ("log_px",)
     window: Batches = 100
     threshold: Spread = 5.0
     minimum: Batches = 10
     trim: Annotated[int, Range(0, 1_000_000)] = 0
+
+    unless_said: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -89,6 +93,15 @@ class DetectionSettings:
                 f"trim: is {self.trim} samples at either end, which leaves nothing of a batch of "
                 f"{size}; expected {(size - 1) // 2} or less."
             )
+
+    def advice(self, batches: int) -> str | None:
+        """A window that reaches back to where S still rises, a task's beginning, is too wide."""
+        if self.window <= batches / 2:
+            return None
+        return (
+            f"detection.window is {self.window} batches, but the shortest segment of the stream "
+            f"has {batches}: changes of task may be missed. Take half of that, or less."
+        )
 
 
 class TypicalSet(NamedTuple):

@@ -1,16 +1,18 @@
 """Settings of a method with a flow: its memory, its rates, and whether it detects its tasks.
 
-==============  ============  =========  ========================================================
+=============== ============= ========== ========================================================
 method          memory        detection  minimises
-==============  ============  =========  ========================================================
+=============== ============= ========== ========================================================
 ``adam``        none          –          −L_ll of the batch
 ``mtl``         all           –          −L_ll of the batch and a batch of every task so far
 ``er``          buffer        –          −L_ll of the batch and a batch of every task's buffer
 ``hcl-gr``      generative    –          −L_ll of the batch and a batch drawn for every old task
 ``hcl-fr``      functional    –          −L_ll of the batch + α L_FR of what is drawn
-``hcl-gr-ta``   generative    its own    as ``hcl-gr``, never told the task
-``hcl-fr-ta``   functional    its own    as ``hcl-fr``, never told the task
-==============  ============  =========  ========================================================
+``hcl-gr-ta``   generative    typical    as ``hcl-gr``, never told the task
+``hcl-fr-ta``   functional    typical    as ``hcl-fr``, never told the task
+``hcl-gr-auto`` generative    calibrated as ``hcl-gr``, never told the task
+``hcl-fr-auto`` functional    calibrated as ``hcl-fr``, never told the task
+=============== ============= ========== ========================================================
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from hcl.detect.settings import CalibratedSettings
 from hcl.learn.flow.detection import DetectionSettings
 from hcl.learn.settings import BatchSize, Decay, Rate, Samples, TrainingSettings, Weight
 from hcl.settings import check_limits
@@ -122,7 +125,12 @@ class FlowMethod:
         learning_rate_decay: d in η/√(1 + d n), n steps into a task; 0 keeps the rate as it is.
             Paper: silent.
         weight_decay: instead of the benchmark's.
-        detection: how changes of task are noticed; with it the learner is never told its tasks.
+        detection: how changes of task are noticed, by the paper's rule or calibrated; with it the
+            learner is never told its tasks.
+        unlabelled: weight of the samples without a label, beside those with one; their likelihood
+            is summed over classes. 0 leaves them out. Beyond the paper.
+        belongs: to a task: a whole ``batch``, the paper's, or each ``sample`` by itself, which is
+            inferred; for streams whose batches are mixed, beyond the paper.
     """
 
     kind: Literal["flow"] = "flow"
@@ -130,7 +138,9 @@ class FlowMethod:
     learning_rate: Rate | None = None
     learning_rate_decay: Decay = 0.0
     weight_decay: Decay | None = None
-    detection: DetectionSettings | None = None
+    detection: DetectionSettings | CalibratedSettings | None = None
+    unlabelled: Weight = 0.1
+    belongs: Literal["batch", "sample"] = "batch"
 
     learner: ClassVar[str] = "hcl.learn.flow.learner"
     takes_images: ClassVar[bool] = True
@@ -148,17 +158,12 @@ class FlowMethod:
 
     def check(self, training: TrainingSettings) -> None:
         """An error where the method can't be trained like this."""
-        if self.detection is not None:
+        if isinstance(self.detection, DetectionSettings):
             try:
                 self.detection.check_batch(training.batch_size)
             except ValueError as error:
                 raise ValueError(f"detection.{error}") from None
 
     def advice(self, batches: int) -> str | None:
-        """A window that reaches back to where S still rises, a task's beginning, is too wide."""
-        if self.detection is None or self.detection.window <= batches / 2:
-            return None
-        return (
-            f"detection.window is {self.detection.window} batches, but the shortest segment of the "
-            f"stream has {batches}: changes of task may be missed. Take half of that, or less."
-        )
+        """A task has to be long enough for the detector."""
+        return None if self.detection is None else self.detection.advice(batches)

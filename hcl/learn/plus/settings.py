@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from hcl.learn.plus.sequential import SequentialSettings
+from hcl.detect.settings import CalibratedSettings
 from hcl.learn.settings import (
     BatchSize,
     Decay,
@@ -105,7 +105,7 @@ class PlusMethod:
         projections: M, random features of the lift; 0 leaves it out.
         rule: how sums become scores.
         flow: whether the flow learns; without it, it stays the identity.
-        detection: the sequential test; with it the learner is never told its tasks.
+        detection: how changes of task are found; with it the learner is never told its tasks.
     """
 
     kind: Literal["plus"] = "plus"
@@ -113,7 +113,7 @@ class PlusMethod:
     projections: Annotated[int, Range(0, 1_000_000)] = 4000
     rule: RidgeRule | GaussianRule = field(default_factory=RidgeRule)
     flow: LearnsFirst | LearnsAll | None = None
-    detection: SequentialSettings | None = None
+    detection: CalibratedSettings | None = None
 
     learner: ClassVar[str] = "hcl.learn.plus.learner"
     takes_images: ClassVar[bool] = False
@@ -145,10 +145,5 @@ class PlusMethod:
         """Nothing in how a benchmark is trained is at odds with it."""
 
     def advice(self, batches: int) -> str | None:
-        """A task is watched after its first batches."""
-        if self.detection is None or batches > self.detection.minimum + self.detection.gather:
-            return None
-        return (
-            f"the shortest segment of the stream has {batches} batches; a change after it is "
-            f"noticed only if it has more than {self.detection.minimum + self.detection.gather}."
-        )
+        """A task has to be long enough to be judged."""
+        return None if self.detection is None else self.detection.advice(batches)
