@@ -297,6 +297,12 @@ def check_limits(settings: Any) -> None:
 
 
 @functools.cache
+def _types(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, without their limits."""
+    return typing.get_type_hints(cls)
+
+
+@functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     """The types of a dataclass's fields, with their limits."""
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -377,7 +383,7 @@ def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
                 f"{place.where}: {place.at(name)} is not a known key{_of_kind(kind, value)}"
                 f"{hint}. Allowed: {', '.join(fields)}."
             )
-    hints, described = typing.get_type_hints(kind), _hints(kind)
+    hints, described = _types(kind), _hints(kind)
     arguments = {}
     for name, field_ in fields.items():
         if name in value:
@@ -403,7 +409,7 @@ def kind_of(settings: Any) -> str | None:
     """The value of the key ``kind`` that stands for a dataclass; ``None`` where it has none."""
     if not dataclasses.is_dataclass(settings):
         return None
-    hint = typing.get_type_hints(settings).get("kind")
+    hint = _types(settings if isinstance(settings, type) else type(settings)).get("kind")
     names = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
     return str(names[0]) if len(names) == 1 else None
 

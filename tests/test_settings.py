@@ -404,3 +404,7 @@ def test_limits_hold_in_the_library_too() -> None:
 def test_a_name_with_dots_is_found() -> None:
     values = {"methods": {"v1.5": {"kind": "flow"}}}
     assert section(values, "methods.v1.5", "p.yaml") == {"kind": "flow"}
+
+
+def test_an_error_is_one_line_whatever_a_file_is_named() -> None:
+    assert str(HCLError("a\nb\x1b[31m\udcff.png: broken")) == "a b [31m .png: broken"

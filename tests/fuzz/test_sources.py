@@ -115,10 +115,17 @@ def fetched(name: str) -> Callable[[Path], Any]:
 @fuzzed
 @given(where=FRACTION, changes=BYTES)
 def test_bytes_of_sources(folder: Path, name: str, where: float, changes: Any) -> None:
-    copy, files = fresh(folder, name)
+    whole = folder / f"{name}-whole"
+    if not whole.exists():
+        fresh(folder, name)
+    files = sorted(path for path in whole.rglob("*") if path.is_file())
     file = files[int(where * len(files))]
-    file.write_bytes(mutated(file.read_bytes(), changes))
-    refused_or(fetched(name), copy)
+    data = file.read_bytes()
+    file.write_bytes(mutated(data, changes))
+    try:
+        refused_or(fetched(name), whole)
+    finally:
+        file.write_bytes(data)
 
 
 @pytest.mark.parametrize("name", ["folder", "unlabelled", "webdataset", "parquet"])
