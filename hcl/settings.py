@@ -21,6 +21,7 @@ import difflib
 import functools
 import math
 import numbers
+import os
 import re
 import types
 import typing
@@ -169,6 +170,9 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise HCLError(f"{path}{where}: not valid YAML: {problem}.") from None
+    except Exception as error:  # the scanner raises others too, over a %YAML of 5,000 digits
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise HCLError(f"{path}: not valid YAML ({reason}).") from None
     if not isinstance(values, dict):
         raise HCLError(f"{path}: expected sections (key: value), found {_show(values)}.")
     return values
@@ -285,6 +289,32 @@ def build(
         origins: of ``Layered``: where merged values were written.
     """
     return typing.cast(T, _convert(cls, values, Place(str(where), key, origins or {})))
+
+
+def memory_of_this_machine() -> int:
+    """Bytes of memory, or fewer where a container grants fewer."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        granted = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return total
+    return min(total, int(granted)) if granted.isdecimal() else total
+
+
+def check_memory(needed: float, what: str, lower: str) -> None:
+    """An error where ``needed`` bytes are more than this machine has; before they are asked for.
+
+    Args:
+        needed: an estimate.
+        what: would need them.
+        lower: the settings that make it smaller.
+    """
+    there = memory_of_this_machine()
+    if needed > there:
+        raise HCLError(
+            f"{what} would need about {needed / 2**30:,.0f} GiB of memory, but this machine has "
+            f"{there / 2**30:.0f}. Lower {lower}."
+        )
 
 
 def check_limits(settings: Any) -> None:

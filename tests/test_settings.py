@@ -316,6 +316,7 @@ def _nested(line: str) -> str:
         ("a: 1\n{a: b}: c", "line 2: not valid YAML: a key must be a text"),
         ("a: !!map [1]", "line 1: not valid YAML: expected a mapping"),
         ("a: " + "9" * 5_000, "line 1: not valid YAML: this is no int"),
+        pytest.param("%YAML " + "9" * 5_000, "not valid YAML (Exceeds the limit", id="version"),
         ("a: !!float foo", "line 1: not valid YAML: this is no float"),
         ("a: !!bool maybe", "line 1: not valid YAML: this is no bool ('maybe')"),
         ("a: &a [*a]", "line 1: not valid YAML: this holds itself"),
