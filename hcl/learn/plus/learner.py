@@ -22,6 +22,7 @@ until their sum is taken, and the batches that wait for the detector's verdict.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
@@ -47,12 +48,16 @@ from hcl.model.hybrid import HybridModel, check_finite
 from hcl.model.losses import functional_loss
 from hcl.model.settings import FlowSettings
 from hcl.records.runs import SAME
+from hcl.settings import check_memory
 
 IDENTITY = FlowSettings(couplings=1, hidden_layers=1, hidden=1)  # the smallest is quickest
 
 
 def build(method: PlusMethod, start: Start) -> PlusLearner:
     """The learner of a method, with its inputs' scaling fitted on the first task."""
+    # The lift, the features' sums of squares, a copy to solve and an inverse: in float32.
+    needed = 4 * method.projections * (3 * method.projections + math.prod(start.shape))
+    check_memory(needed, f"{method.projections:,} random features", "projections")
     flow = IDENTITY
     if method.flow is not None:  # it begins as the identity, too: moments are of embeddings
         flow = dataclasses.replace(start.flow, spread=0.0)
