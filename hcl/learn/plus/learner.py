@@ -43,8 +43,15 @@ from hcl.learn.contract import (
 )
 from hcl.learn.fitting import FITTING_SAMPLES, fitted_model
 from hcl.learn.moments import Inverse, LinearScores, Moments
+from hcl.learn.plus.measured import Measured, Rule
 from hcl.learn.plus.sequential import CumulativeSum
-from hcl.learn.plus.settings import GaussianRule, LearnsAll, PlusMethod
+from hcl.learn.plus.settings import (
+    GaussianRule,
+    GaussiansRule,
+    LearnsAll,
+    PlusMethod,
+    RidgeRule,
+)
 from hcl.model import looking
 from hcl.model.flows import Flow
 from hcl.model.hybrid import HybridModel, check_finite
@@ -71,6 +78,14 @@ def build(method: PlusMethod, start: Start) -> PlusLearner:
 def tukey(x: Tensor, power: float) -> Tensor:
     """sign(x)·|x|^p."""
     return x if power == 1 else x.sign() * x.abs().pow(power)
+
+
+def as_gaussians(rule: GaussiansRule | RidgeRule | GaussianRule) -> GaussiansRule:
+    """Settings of the densities of a rule: one covariance for all pairs, unless they are its own."""
+    if isinstance(rule, GaussiansRule):
+        return rule
+    shrinkage = rule.shrinkage if isinstance(rule, GaussianRule) else 1e-2
+    return GaussiansRule(rank=0, shrinkage=shrinkage, temperature=1.0, regression=0.0)
 
 
 class PlusLearner:
@@ -109,7 +124,8 @@ class PlusLearner:
         self.snapshot: HybridModel | None = None
         self.test = None if settings.detection is None else CumulativeSum(settings.detection)
         self.pending: list[tuple[Tensor, Tensor, float]] = []  # batches that wait for a verdict
-        self._rule: LinearScores | None = None  # solved when asked for
+        self.measured = Measured(as_gaussians(settings.rule), size, device)
+        self._rule: Rule | LinearScores | None = None  # solved when asked for
         self.replay_factor: Tensor | None = None
         self.metric = Inverse()  # Σ⁻¹ of L_ll
         self._spread = Inverse()  # Σ⁻¹ of the test
@@ -219,6 +235,7 @@ class PlusLearner:
         if task == self.num_tasks:
             self.num_tasks += 1
             self.moments.add_classes(self.num_classes)
+            self.measured.add_classes(self.num_classes)
         self.task = task
 
     # Learning from it.
@@ -236,7 +253,10 @@ class PlusLearner:
         else:
             with torch.no_grad():
                 z, _ = self.flow(x)
-        self.moments.add(self.lifted(z), self.task * self.num_classes + y)
+        lifted, pairs = self.lifted(z), self.task * self.num_classes + y
+        self.moments.add(lifted, pairs)
+        if isinstance(self.settings.rule, GaussiansRule):
+            self.measured.add(lifted, pairs, self.moments)
         self._rule = None
         return loss
 
@@ -301,7 +321,9 @@ class PlusLearner:
         settings = self.settings
         if self._rule is None:
             rule = settings.rule
-            if isinstance(rule, GaussianRule):
+            if isinstance(rule, GaussiansRule):
+                self._rule = self.measured.rule(self.moments)
+            elif isinstance(rule, GaussianRule):
                 self._rule = self.moments.gaussian_scores(rule.shrinkage)
             else:
                 self._rule = self.moments.ridge_scores(rule.penalty)
@@ -314,7 +336,7 @@ class PlusLearner:
         Bayes' rule sums likelihoods over tasks. Scores of a regression are no log-likelihoods to
         be summed: there a class has the score of its best pair.
         """
-        return scores.logsumexp(1) if self.settings.rule.kind == "gaussian" else scores.amax(1)
+        return scores.amax(1) if self.settings.rule.kind == "ridge" else scores.logsumexp(1)
 
     def predict(self, x: Tensor) -> Prediction:
         """The class, over all tasks, and the best pair of class and task."""
@@ -332,6 +354,7 @@ class PlusLearner:
             "model": self.model.state_dict(),
             "lift": self.lift,
             "moments": self.moments.state(),
+            "measured": self.measured.state(),
             "optimiser": self.optimiser.state_dict(),
             "generator": self.generator.get_state(),
             "pending": [list(batch) for batch in self.pending],
@@ -352,6 +375,7 @@ class PlusLearner:
         self.model.load_state_dict(state["model"])
         self.lift = state["lift"]
         self.moments.restore(state["moments"])
+        self.measured.restore(state["measured"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"].cpu())
         self.pending = [(x, y, statistic) for x, y, statistic in state["pending"]]

@@ -49,6 +49,44 @@ class GaussianRule:
 
 
 @dataclass(frozen=True)
+class GaussiansRule:
+    """Bayes' rule with N(z; m_c, Σ_c), a covariance for each pair, and a ridge regression beside it.
+
+    What is left out is chosen by the stream: ``hcl.learn.plus.choosing``.
+
+    Attributes:
+        kind: ``gaussians``.
+        rank: r, directions that are kept of a pair's covariance, at most 2 r D numbers; D or more
+            keeps it whole, 0 gives all pairs one covariance.
+        penalty: ρ of the regression on φ(z), relative to the mean of G's diagonal.
+        shrinkage: ε of the covariance within all pairs, relative to the mean variance.
+        prior: ν / D, how many samples, over the number of features, that covariance counts for in
+            a pair's own.
+        temperature: T, by which log-likelihoods are divided.
+        regression: w, the weight of the regression; 0 leaves it out.
+    """
+
+    kind: Literal["gaussians"] = "gaussians"
+    rank: int = 64
+    penalty: float = 1e-2
+    shrinkage: float | None = None
+    prior: float | None = None
+    temperature: float | None = None
+    regression: float | None = None
+
+    def __post_init__(self) -> None:
+        check_count("rank", self.rank, least=0)
+        check_positive("penalty", self.penalty)
+        if self.shrinkage is not None:
+            check_fraction("shrinkage", self.shrinkage)
+        for name in ("prior", "temperature"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        if self.regression is not None:
+            check_not_negative("regression", self.regression)
+
+
+@dataclass(frozen=True)
 class LearnsFirst:
     """The flow learns in the first task, by −L_ll under N(f(x); m_y, Σ).
 
@@ -113,7 +151,7 @@ class PlusMethod:
     kind: Literal["plus"] = "plus"
     power: float = 0.5
     projections: int = 4000
-    rule: RidgeRule | GaussianRule = field(default_factory=RidgeRule)
+    rule: GaussiansRule | RidgeRule | GaussianRule = field(default_factory=GaussiansRule)
     flow: LearnsFirst | LearnsAll | None = None
     detection: SequentialSettings | None = None
 
