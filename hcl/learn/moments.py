@@ -107,10 +107,10 @@ class Moments:
         gram = self.gram[:size, :size].double()
         return _within(gram, self.means(size), self.counts, shrinkage)
 
-    def gaussian_scores(self, shrinkage: float) -> LinearScores:
+    def gaussian_scores(self, shrinkage: float, size: int | None = None) -> LinearScores:
         """log N(z; m_c, Σ) up to a term that depends on z alone; −∞ for a class without samples."""
-        means = self.means()
-        factor = torch.linalg.cholesky(self.covariance(shrinkage))
+        means = self.means(size)
+        factor = torch.linalg.cholesky(self.covariance(shrinkage, size))
         weights = torch.cholesky_solve(means.T, factor)
         bias = -0.5 * (weights * means.T).sum(0)
         bias = bias.masked_fill(self.counts == 0, -torch.inf)

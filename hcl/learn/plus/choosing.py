@@ -1,7 +1,7 @@
 """The numbers of the measured Gaussians, chosen by the stream itself.
 
 Four numbers decide how well the Gaussians and the regression beside them tell classes apart: ε and
-ν of the covariances, the temperature T, and the weight w of the regression's scores s,
+a of the covariances, the temperature T, and the weight w of the regression's scores s,
 
     log p(c | x) = (1/T) log N(z; m_c, Σ_c) + w s_c − log Σ_c' … .
 
@@ -9,10 +9,11 @@ T is there because D features are not as independent of each other as a Gaussian
 nearly every answer is given with probability 1.
 
 A sample that was not learned yet is a test that costs nothing (prequential: Dawid, 1984). Samples
-wait in blocks before they are taken into the covariances. From time to time, whenever half as many
-samples again have come, the block that waits is left out of all sums, every combination of the
-numbers on a grid is asked for log p of the true pair, and this is added up, each sample weighed by
-how many others its pair had: what is hardly known yet says little of what will be known. The
+wait in blocks before they are taken into the covariances. Whenever half as many samples again have
+come, the block that waits is left out of all sums, every combination of the numbers on a grid is
+asked for log p of the true pair, and the mean over the block is added up, weighed by the number of
+samples that stood behind the answers: what comes late is nearest to what will be asked. A block
+most of whose pairs are hardly known yet says little of what they will be, and is passed over. The
 combination with the highest sum is taken. No second pass, no held-out set, nothing set by hand for
 a data set.
 """
@@ -33,15 +34,10 @@ FIRST = 64  # samples before the first trial
 class Grid:
     """Values that are tried. One value alone is not chosen, but given."""
 
-    shrinkage: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 0.9)  # ε
-    strength: tuple[float, ...] = (16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25)  # ν / D
+    shrinkage: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.5)  # ε
+    blend: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)  # a
     temperature: tuple[float, ...] = (1.0, 1.5, 2.2, 3.4, 5.0, 7.5, 11.0, 16.0, 24.0, 36.0)  # T
     weight: tuple[float, ...] = (0.0, 2.0, 4.0, 8.0, 16.0)  # w
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """How many of each."""
-        return len(self.shrinkage), len(self.strength), len(self.temperature), len(self.weight)
 
 
 @dataclass(frozen=True)
@@ -49,13 +45,16 @@ class Chosen:
     """One combination."""
 
     shrinkage: float
-    strength: float
+    blend: float
     temperature: float
     weight: float
 
 
 class Choice:
     """Sums of log p(c | x) for every combination, and the best of them.
+
+    ε is chosen first, with one covariance for all pairs and without the regression: solving for
+    the pairs' own covariances once for each ε would cost as many times more.
 
     Args:
         grid: the values.
@@ -65,61 +64,81 @@ class Choice:
 
     def __init__(self, grid: Grid, size: int, device: torch.device) -> None:
         self.grid, self.size = grid, size
-        self.sums = torch.zeros(grid.shape, dtype=torch.float64, device=device)
+        temperatures = len(grid.temperature)
+        self.pooled = torch.zeros(
+            len(grid.shrinkage), temperatures, dtype=torch.float64, device=device
+        )
+        self.sums = torch.zeros(
+            *(len(grid.blend), temperatures, len(grid.weight)),
+            dtype=torch.float64,
+            device=device,
+        )
         self.tried = 0  # samples that had come at the last trial
         self.trials = 0
 
     def is_due(self, samples: int) -> bool:
         """Whether to try again after so many samples."""
-        return self.sums.numel() > 1 and samples >= max(FIRST, GROWTH * self.tried)
+        given = self.pooled.shape[0] == self.sums.numel() == 1
+        return not given and samples >= max(FIRST, GROWTH * self.tried)
 
-    def add(
-        self, shrinkage: int, gaussians: list[Tensor], ridge: Tensor, pairs: Tensor, weights: Tensor
-    ) -> None:
-        """What samples say of the ε of number ``shrinkage``, for every ν, T and w.
-
-        Args:
-            shrinkage: its place in the grid.
-            gaussians: log-likelihoods (n, C) for each ν; −∞ for a pair without samples.
-            ridge: scores of the regression (n, C), finite.
-            pairs: of the samples (n,).
-            weights: of the samples (n,).
-        """
-        grid = self.grid
-        for i, log_likelihoods in enumerate(gaussians):
-            for j, temperature in enumerate(grid.temperature):
-                cold = log_likelihoods / temperature
-                for k, weight in enumerate(grid.weight):
-                    log_p = torch.add(cold, ridge, alpha=weight).log_softmax(1)
-                    said = log_p.gather(1, pairs[:, None])[:, 0].double()
-                    self.sums[shrinkage, i, j, k] += (weights * said).sum()
+    def best_shrinkage(self) -> float:
+        """ε."""
+        values = self.grid.shrinkage
+        if not self.trials:
+            return values[_nearest(values, 0.1)]
+        return values[int(self.pooled.amax(1).argmax())]
 
     def best(self) -> Chosen:
         """The combination with the highest sum; before any trial, the middle of the road."""
         grid = self.grid
-        if not self.trials:
+        if self.trials:
+            place = [int(i) for i in torch.unravel_index(self.sums.argmax(), self.sums.shape)]
+        else:
             place = [
-                _nearest(grid.shrinkage, 0.1),
-                _nearest(grid.strength, 4.0),
+                _nearest(grid.blend, 0.1),
                 _nearest(grid.temperature, max(1.0, self.size / 128)),
                 _nearest(grid.weight, 4.0),
             ]
-        else:
-            place = [int(i) for i in torch.unravel_index(self.sums.argmax(), grid.shape)]
         return Chosen(
-            grid.shrinkage[place[0]],
-            grid.strength[place[1]],
-            grid.temperature[place[2]],
-            grid.weight[place[3]],
+            self.best_shrinkage(),
+            grid.blend[place[0]],
+            grid.temperature[place[1]],
+            grid.weight[place[2]],
         )
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {"sums": self.sums, "tried": self.tried, "trials": self.trials}
+        return {
+            "pooled": self.pooled,
+            "sums": self.sums,
+            "tried": self.tried,
+            "trials": self.trials,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from ``state``."""
-        self.sums, self.tried, self.trials = state["sums"].clone(), state["tried"], state["trials"]
+        self.pooled, self.sums = state["pooled"].clone(), state["sums"].clone()
+        self.tried, self.trials = state["tried"], state["trials"]
+
+
+def log_posteriors(
+    log_likelihoods: Tensor, ridge: Tensor, pairs: Tensor, grid: Grid
+) -> Tensor:
+    """Mean log p(c | x) for every T and w, (T, w).
+
+    Args:
+        log_likelihoods: (n, C); −∞ for a pair without samples.
+        ridge: scores of the regression (n, C), finite.
+        pairs: c of the samples (n,).
+        grid: the values of T and w.
+    """
+    rows = []
+    for temperature in grid.temperature:
+        cold = log_likelihoods / temperature
+        for weight in grid.weight:
+            log_p = torch.add(cold, ridge, alpha=weight).log_softmax(1)
+            rows.append(log_p.gather(1, pairs[:, None]).double().mean())
+    return torch.stack(rows).unflatten(0, (len(grid.temperature), len(grid.weight)))
 
 
 def _nearest(values: tuple[float, ...], wanted: float) -> int:

@@ -7,17 +7,19 @@ and no news: it is known by a fingerprint of 8 bytes, and passed over here.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hcl.learn.moments import BLOCK, LinearScores, Moments
-from hcl.learn.plus.choosing import Choice, Chosen, Grid
+from hcl.learn.plus.choosing import Choice, Chosen, Grid, log_posteriors
 from hcl.learn.plus.gaussians import Densities, Spreads
 from hcl.learn.plus.settings import GaussiansRule
 
 FEWEST = 32  # samples of a block; an eighth of all so far, up to BLOCK
+KNOWN = 0.5  # of the samples that pairs have on average: less, and a pair's samples are no test
 REMEMBERED = 2**20  # fingerprints
 
 
@@ -36,17 +38,17 @@ class Rule:
     def __call__(self, lifted: Tensor) -> Tensor:
         """log p(c | x) of every pair, (n, C), but for a term that all pairs share."""
         z = lifted[:, : len(self.densities.whiten)]
-        scores = self.densities.log_prob(z, self.chosen.strength) / self.chosen.temperature
+        scores = self.densities.log_prob(z, self.chosen.blend) / self.chosen.temperature
         return scores if self.ridge is None else scores + self.chosen.weight * self.ridge(lifted)
 
     def log_density(self, z: Tensor) -> Tensor:
         """log p(z), (n,): every pair that was seen is as likely."""
         pairs = self.densities.known.sum().to(z)
-        return self.densities.log_prob(z, self.chosen.strength).logsumexp(1) - pairs.log()
+        return self.densities.log_prob(z, self.chosen.blend).logsumexp(1) - pairs.log()
 
     def sample(self, pairs: Tensor, generator: torch.Generator) -> Tensor:
         """z ~ N(m_c, Σ_c), one for each of ``pairs``."""
-        return self.densities.sample(pairs, self.chosen.strength, generator)
+        return self.densities.sample(pairs, self.chosen.blend, generator)
 
 
 class Measured:
@@ -83,10 +85,8 @@ class Measured:
         self.waiting.clear()
         if not len(pairs):
             return
-        seen = sum(self.spreads.counts)
-        if self.choice.is_due(seen):
+        if self.choice.is_due(sum(self.spreads.counts)):
             self._try(lifted, pairs, moments)
-            self.choice.tried = seen
         self.spreads.add(lifted[:, : self.size], pairs.tolist(), moments)
 
     def _fresh(self) -> tuple[Tensor, Tensor]:
@@ -100,22 +100,30 @@ class Measured:
 
     def _try(self, lifted: Tensor, pairs: Tensor, moments: Moments) -> None:
         """Ask every combination of the numbers for samples that they have not seen."""
-        before = moments.without(lifted, pairs)
-        weights = torch.tensor(self.spreads.counts, device=pairs.device)[pairs]
-        known = weights > 0
-        if not known.any():
+        counts = torch.tensor(self.spreads.counts, dtype=torch.float64, device=pairs.device)
+        equal = counts[pairs] >= KNOWN * counts[counts > 0].mean()
+        if 2 * equal.sum() < len(pairs):
             return
-        lifted, pairs, weights = lifted[known], pairs[known], weights[known].double()
-        scores = torch.zeros(len(pairs), len(before.counts), device=pairs.device)
-        if self.choice.grid.weight != (0.0,):
+        before = moments.without(lifted, pairs)
+        lifted, pairs = lifted[equal], pairs[equal]
+        z, choice = lifted[:, : self.size], self.choice
+        scores = torch.zeros(len(pairs), len(counts), device=z.device)
+        alone = dataclasses.replace(choice.grid, weight=(0.0,))
+        for number, shrinkage in enumerate(choice.grid.shrinkage):
+            found = before.gaussian_scores(shrinkage, self.size)(z)
+            sums = log_posteriors(found, scores, pairs, alone)
+            choice.pooled[number] += before.samples * sums[:, 0]
+        if choice.grid.weight != (0.0,):
             found = before.ridge_scores(self.settings.penalty)(lifted)
             scores = found.masked_fill(before.counts == 0, 0.0)
-        for number, shrinkage in enumerate(self.choice.grid.shrinkage):
-            densities = Densities(before, self.spreads, None, shrinkage)
-            distances = densities.distances(lifted[:, : self.size])
-            found = [densities.scores(distances, nu) for nu in self.choice.grid.strength]
-            self.choice.add(number, found, scores, pairs, weights)
-        self.choice.trials += 1
+        choice.trials += 1
+        choice.tried = before.samples
+        densities = Densities(before, self.spreads, None, choice.best_shrinkage())
+        distances = densities.distances(z)
+        for number, blend in enumerate(choice.grid.blend):
+            found = densities.scores(distances, blend)
+            sums = log_posteriors(found, scores, pairs, choice.grid)
+            choice.sums[number] += before.samples * sums
 
     def rule(self, moments: Moments) -> Rule:
         """What has been learned so far, solved; what waits is in it."""
@@ -152,7 +160,7 @@ def grid(settings: GaussiansRule) -> Grid:
     usual = Grid()
     given = {
         "shrinkage": settings.shrinkage,
-        "strength": settings.prior if settings.rank else 1.0,  # no S_c: the same for any ν
+        "blend": settings.blend if settings.rank else 0.0,
         "temperature": settings.temperature,
         "weight": settings.regression,
     }

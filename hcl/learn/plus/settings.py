@@ -60,8 +60,8 @@ class GaussiansRule:
             keeps it whole, 0 gives all pairs one covariance.
         penalty: ρ of the regression on φ(z), relative to the mean of G's diagonal.
         shrinkage: ε of the covariance within all pairs, relative to the mean variance.
-        prior: ν / D, how many samples, over the number of features, that covariance counts for in
-            a pair's own.
+        blend: a, how much of what a pair's covariance has more than that one is taken; 0 gives all
+            pairs one covariance.
         temperature: T, by which log-likelihoods are divided.
         regression: w, the weight of the regression; 0 leaves it out.
     """
@@ -70,7 +70,7 @@ class GaussiansRule:
     rank: int = 64
     penalty: float = 1e-2
     shrinkage: float | None = None
-    prior: float | None = None
+    blend: float | None = None
     temperature: float | None = None
     regression: float | None = None
 
@@ -79,11 +79,11 @@ class GaussiansRule:
         check_positive("penalty", self.penalty)
         if self.shrinkage is not None:
             check_fraction("shrinkage", self.shrinkage)
-        for name in ("prior", "temperature"):
+        if self.temperature is not None:
+            check_positive("temperature", self.temperature)
+        for name in ("blend", "regression"):
             if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
-        if self.regression is not None:
-            check_not_negative("regression", self.regression)
+                check_not_negative(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
