@@ -73,6 +73,10 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
     added_in = [int(segment) for segment in run.added_in]
     accuracy = metrics.accuracy_matrix(run.predicted_class, y, task, len(benchmark.tasks))
     named = metrics.relabelled_tasks(run.predicted_task[-1], added_in, stream)
+    calibration = math.nan
+    if run.confidence is not None:
+        right = run.predicted_class[-1] == y
+        calibration = metrics.expected_calibration_error(run.confidence[-1], right)
     changes = None
     if run.trace is not None:
         trace = run.trace
@@ -88,6 +92,7 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
         forgetting=metrics.average_forgetting(accuracy, stream),
         overall_accuracy=metrics.overall_accuracy(run.pair_class[-1], named, y, task),
         changes=changes,
+        calibration_error=calibration,
     )
 
 
@@ -101,6 +106,9 @@ def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
         },
         "seeds": len(scores),
     }
+    calibration = [s.calibration_error for s in scores]
+    if not any(math.isnan(error) for error in calibration):
+        summary["calibration_error"] = _summary(calibration, percent=True)
     changes = [s.changes for s in scores if s.changes is not None]
     if changes:
         summary["changes"] = {
@@ -125,6 +133,8 @@ def in_words(summary: Mapping[str, Any]) -> str:
         if mean is not None:  # a learner that names no task has no overall accuracy
             spread = f" ± {std:.2f}" if seeds > 1 else ""
             said.append(f"{name.replace('_', ' ')} {mean:.2f}{spread} %")
+    if "calibration_error" in summary:
+        said.append(f"calibration error {summary['calibration_error']['mean']:.2f} %")
     if "changes" in summary:
         changes = summary["changes"]
         found, false = changes["found"]["mean"], changes["false"]["mean"]

@@ -8,6 +8,7 @@ Layout (``hcl-run/3``, HDF5, contiguous; J segments of the stream, N test sample
 ``predicted_task``   int16 (J, N)      task of the likeliest (class, task) pair, in the learner's
                                        own numbering; −1 where the method knows no tasks
 ``pair_class``       int16 (J, N)      class of that pair
+``confidence``       float32 (J, N)    p̂ of the predicted class, of methods that give probabilities
 ``added_in``         int16 (tasks,)    the segment that was shown when the learner added the task
 ``loss``             float32 (steps,)  training loss, of methods that have one
 ``trace``            group             of task-agnostic methods, one row a training batch
@@ -75,12 +76,14 @@ class Run:
     loss: NDArray[np.float32] | None = None
     trace: Trace | None = None
     samples: NDArray[np.uint8] | None = None
+    confidence: NDArray[np.float32] | None = None
 
 
 _TYPES = {
     "predicted_class": np.int16,
     "predicted_task": np.int16,
     "pair_class": np.int16,
+    "confidence": np.float32,
     "added_in": np.int16,
     "loss": np.float32,
     "samples": np.uint8,
@@ -188,6 +191,8 @@ def _check(run: Run, path: Path) -> None:
             f"{path}: predicted_class {shape}, predicted_task {run.predicted_task.shape} and "
             f"pair_class {run.pair_class.shape} must be of one shape (J, N)."
         )
+    if run.confidence is not None and run.confidence.shape != shape:
+        raise HCLError(f"{path}: confidence is {run.confidence.shape}, expected {shape} (J, N).")
     tasks = len(run.added_in)
     if run.predicted_task.size and not -1 <= run.predicted_task.max() < max(tasks, 1):
         raise HCLError(

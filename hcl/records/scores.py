@@ -59,6 +59,7 @@ class Scores:
     forgetting: float
     overall_accuracy: float
     changes: Mapping[str, float] | None  # counts of task-agnostic methods, by name
+    calibration_error: float = math.nan  # of methods that give probabilities
 
 
 @dataclass(frozen=True)

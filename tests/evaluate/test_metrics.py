@@ -183,3 +183,12 @@ def test_segments_of_the_same_task_are_no_change() -> None:
 
 def test_standard_deviation_is_the_population_s() -> None:
     assert metrics.mean_and_std([1.0, 2.0, 6.0]) == pytest.approx((3.0, math.sqrt(14 / 3)))
+
+
+def test_the_calibration_error_is_the_gap_of_each_bin_weighed_by_its_samples():
+    confidence = np.array([0.95, 0.95, 0.95, 0.95, 0.55, 0.55])
+    right = np.array([True, True, True, False, True, False])
+    # 0.95 with 3 of 4 right: 0.2 apart; 0.55 with 1 of 2 right: 0.05.
+    found = metrics.expected_calibration_error(confidence, right, bins=10)
+    assert found == pytest.approx((4 * 0.2 + 2 * 0.05) / 6)
+    assert metrics.expected_calibration_error(np.ones(3), np.ones(3, bool)) == 0

@@ -121,9 +121,7 @@ class Choice:
         self.tried, self.trials = state["tried"], state["trials"]
 
 
-def log_posteriors(
-    log_likelihoods: Tensor, ridge: Tensor, pairs: Tensor, grid: Grid
-) -> Tensor:
+def log_posteriors(log_likelihoods: Tensor, ridge: Tensor, pairs: Tensor, grid: Grid) -> Tensor:
     """Mean log p(c | x) for every T and w, (T, w).
 
     Args:

@@ -9,9 +9,9 @@ pair's n_c samples around their mean, and V_c the first r eigenvectors as rows,
 
 λ_r is taken off because with fewer samples than features the scatter spreads in r directions
 whatever the pair is like, as in the frequent directions of Liberty (2013). Where the pair spreads
-less than Σ it is left at Σ. Both are the same for pairs with many samples and with few, and a is one
-number for all: a blend (1 − a) Σ + a Σ_c, or one whose a grows with n_c, gives pairs with more
-samples more of what all samples have, and those of a new task do not win until they have as many.
+less than Σ it is left at Σ, and a is one number for all. So pairs with many samples and with few
+are alike in what they have in common: with a blend (1 − a) Σ + a Σ_c whose a grows with n_c, the
+pairs of a new task lose to the old until they have as many samples.
 
 What is kept of a pair is B_c, at most 2r rows: new samples are rows below it, and when there are
 more, the SVD in the metric of Σ leaves r (an incremental PCA). With r ≥ D nothing is dropped.
@@ -31,6 +31,7 @@ from torch import Tensor
 from hcl.learn.moments import Inverse, Moments
 
 METRIC_SHRINKAGE = 0.1  # ε of the Σ in whose metric directions are kept
+DRAWN = 128  # draws at a time, each with its pair's directions beside it
 CELLS = 2**24  # numbers of one product with all pairs' directions
 
 
@@ -172,9 +173,7 @@ class Densities:
         u, means = z @ self.whiten.T.to(z), self.means.to(z)
         both = u.square().sum(1, keepdim=True) + means.square().sum(1)
         whole = torch.addmm(both, u, means.T, alpha=-2)
-        along = torch.addmm(
-            -self.offsets.flatten().to(z), u, self.directions.flatten(0, 1).T.to(z)
-        )
+        along = torch.addmm(-self.offsets.flatten().to(z), u, self.directions.flatten(0, 1).T.to(z))
         return whole, along.square_().unflatten(1, self.offsets.shape)
 
     def scores(self, distances: tuple[Tensor, Tensor], blend: float) -> Tensor:
@@ -196,8 +195,11 @@ class Densities:
         """z ~ N(m_c, Σ_c), one for each of ``pairs`` (n,)."""
         size = len(self.whiten)
         noise = torch.randn(len(pairs), size, generator=generator, device=generator.device)
-        stretch = ((1 + self.excess(blend)).sqrt() - 1).float()[pairs]
-        directions = self.directions[pairs]
-        along = torch.einsum("nrd,nd->nr", directions, noise)
-        u = self.means[pairs] + noise + torch.einsum("nrd,nr->nd", directions, stretch * along)
-        return u @ self.factor.T
+        stretch = ((1 + self.excess(blend)).sqrt() - 1).float()
+        parts = []
+        for part, of in zip(noise.split(DRAWN), pairs.split(DRAWN), strict=True):
+            directions = self.directions[of]
+            along = torch.einsum("nrd,nd->nr", directions, part)
+            more = torch.einsum("nrd,nr->nd", directions, stretch[of] * along)
+            parts.append(self.means[of] + part + more)
+        return torch.cat(parts) @ self.factor.T

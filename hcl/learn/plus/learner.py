@@ -76,12 +76,12 @@ def build(method: PlusMethod, start: Start) -> PlusLearner:
 
 
 def tukey(x: Tensor, power: float) -> Tensor:
-    """sign(x)·|x|^p."""
+    """sign(x)·|x|^p; with 1/p the way back."""
     return x if power == 1 else x.sign() * x.abs().pow(power)
 
 
 def as_gaussians(rule: GaussiansRule | RidgeRule | GaussianRule) -> GaussiansRule:
-    """Settings of the densities of a rule: one covariance for all pairs, unless they are its own."""
+    """Settings of the densities of a rule: one covariance for all where it has no Gaussians."""
     if isinstance(rule, GaussiansRule):
         return rule
     shrinkage = rule.shrinkage if isinstance(rule, GaussianRule) else 1e-2
@@ -126,6 +126,7 @@ class PlusLearner:
         self.pending: list[tuple[Tensor, Tensor, float]] = []  # batches that wait for a verdict
         self.measured = Measured(as_gaussians(settings.rule), size, device)
         self._rule: Rule | LinearScores | None = None  # solved when asked for
+        self._gaussians: Rule | None = None
         self.replay_factor: Tensor | None = None
         self.metric = Inverse()  # Σ⁻¹ of L_ll
         self._spread = Inverse()  # Σ⁻¹ of the test
@@ -236,6 +237,7 @@ class PlusLearner:
             self.num_tasks += 1
             self.moments.add_classes(self.num_classes)
             self.measured.add_classes(self.num_classes)
+            self._rule = self._gaussians = None
         self.task = task
 
     # Learning from it.
@@ -257,7 +259,7 @@ class PlusLearner:
         self.moments.add(lifted, pairs)
         if isinstance(self.settings.rule, GaussiansRule):
             self.measured.add(lifted, pairs, self.moments)
-        self._rule = None
+        self._rule = self._gaussians = None
         return loss
 
     def _flow_learns(self) -> bool:
@@ -318,17 +320,44 @@ class PlusLearner:
 
         ``flow`` replaces the learner's own: a copy of it in double precision, for instance.
         """
-        settings = self.settings
         if self._rule is None:
-            rule = settings.rule
+            rule = self.settings.rule
             if isinstance(rule, GaussiansRule):
-                self._rule = self.measured.rule(self.moments)
+                self._rule = self.gaussians()
             elif isinstance(rule, GaussianRule):
                 self._rule = self.moments.gaussian_scores(rule.shrinkage)
             else:
                 self._rule = self.moments.ridge_scores(rule.penalty)
-        z, _ = (flow or self.flow)(tukey(x, settings.power))
+        z, _ = (flow or self.flow)(tukey(x, self.settings.power))
         return self._rule(self.lifted(z)).unflatten(1, (self.num_tasks, self.num_classes))
+
+    def gaussians(self) -> Rule:
+        """The measured Gaussians, solved; of any rule, one covariance for all where it has one."""
+        if self._gaussians is None:
+            self._gaussians = self.measured.rule(self.moments)
+        return self._gaussians
+
+    @torch.no_grad()
+    def log_density(self, x: Tensor, flow: Flow | None = None) -> Tensor:
+        """log p of Tukey's transform of x, (n,): every pair that was seen is as likely.
+
+        Not of x itself: the transform's slope is infinite at 0, where many activations are.
+        """
+        z, log_det = (flow or self.flow)(tukey(x, self.settings.power))
+        return self.gaussians().log_density(z) + log_det
+
+    @torch.no_grad()
+    def sample(self, pairs: Tensor, generator: torch.Generator) -> Tensor:
+        """x of N(m_c, Σ_c), one for each of ``pairs`` (n,): task · K + class."""
+        x, _ = self.flow.inverse(self.gaussians().sample(pairs, generator))
+        return tukey(x, 1 / self.settings.power)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """``count`` samples of each class of each task, (T, K, count, …); NaN of one not seen."""
+        pairs = torch.arange(len(self.moments.counts), device=generator.device)
+        x = self.sample(pairs.repeat_interleave(count), generator).unflatten(0, (-1, count))
+        x[self.moments.counts == 0] = nan
+        return x.unflatten(0, (self.num_tasks, self.num_classes))
 
     def class_scores(self, scores: Tensor) -> Tensor:
         """From the scores of pairs (n, T, K) to those of classes (n, K).
@@ -342,8 +371,12 @@ class PlusLearner:
         """The class, over all tasks, and the best pair of class and task."""
         scores = self.scores(x)
         pair = scores.flatten(1).argmax(1)
-        classes = self.class_scores(scores).argmax(1)
-        return as_int16(classes, pair // self.num_classes, pair % self.num_classes)
+        of_class = self.class_scores(scores)
+        found = as_int16(of_class.argmax(1), pair // self.num_classes, pair % self.num_classes)
+        if self.settings.rule.kind == "ridge":  # no probabilities
+            return found
+        confidence = of_class.softmax(1).amax(1).float().cpu().numpy()
+        return found._replace(confidence=confidence)
 
     def state(self) -> dict[str, Any]:
         """Flow, snapshot, optimiser, generator, moments and the test."""
@@ -388,4 +421,4 @@ class PlusLearner:
         if self.test is not None:
             self.test.known = list(state["known"])
             self.test.evidence, self.test.age = state["evidence"], state["age"]
-        self._rule = None
+        self._rule = self._gaussians = None

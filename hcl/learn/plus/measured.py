@@ -174,5 +174,7 @@ def grid(settings: GaussiansRule) -> Grid:
 
 def fingerprint(z: Tensor) -> Tensor:
     """A number (n,) for the bits of each sample (n, D): the same for the same sample."""
-    odd = torch.arange(1, z.shape[1] + 1, device=z.device, dtype=torch.int64) * 0x9E3779B97F4A7C1 | 1
+    odd = (
+        torch.arange(1, z.shape[1] + 1, device=z.device, dtype=torch.int64) * 0x9E3779B97F4A7C1 | 1
+    )
     return (z.contiguous().view(torch.int32).long() * odd).sum(1)

@@ -50,7 +50,7 @@ class GaussianRule:
 
 @dataclass(frozen=True)
 class GaussiansRule:
-    """Bayes' rule with N(z; m_c, Σ_c), a covariance for each pair, and a ridge regression beside it.
+    """Bayes' rule with N(z; m_c, Σ_c), a covariance for each pair, and a regression beside it.
 
     What is left out is chosen by the stream: ``hcl.learn.plus.choosing``.
 
