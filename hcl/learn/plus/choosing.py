@@ -9,7 +9,7 @@ T is there because D features are not as independent of each other as a Gaussian
 nearly every answer is given with probability 1.
 
 A sample that was not learned yet is a test that costs nothing (prequential: Dawid, 1984). Samples
-wait in blocks before they are taken into the covariances. Whenever half as many samples again have
+wait in blocks before they are taken into the covariances. Whenever as many samples again have
 come, the block that waits is left out of all sums, every combination of the numbers on a grid is
 asked for log p of the true pair, and the mean over the block is added up, weighed by the number of
 samples that stood behind the answers: what comes late is nearest to what will be asked. A block
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-GROWTH = 1.5  # samples so far, over those at the last trial, at which another is due
+GROWTH = 2  # samples so far, over those at the last trial, at which another is due
 FIRST = 64  # samples before the first trial
 
 
