@@ -9,6 +9,7 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from hcl.learn.moments import Moments
+from hcl.learn.plus import gaussians
 from hcl.learn.plus.gaussians import Densities, Spreads
 
 SIZE, PAIRS = 6, 3
@@ -171,3 +172,18 @@ def test_a_state_that_is_restored_goes_on_as_it_was():
     assert one.counts == other.counts == [40] * PAIRS
     for mine, theirs in zip(spreads.rows, other.rows, strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_many_pairs_have_the_same_densities_where_they_are_near(monkeypatch):
+    moments, spreads = taught(rank=2)
+    densities = Densities(moments, spreads, None, 0.05)
+    x = blobs(50, seed=1)[0]
+    exact = densities.log_prob(x, 0.3)
+    monkeypatch.setattr(gaussians, "MANY", 2)
+    monkeypatch.setattr(gaussians, "NEAREST", 2)
+    found = densities.log_prob(x, 0.3)
+    order = densities.distances(x)[0].argsort(1)
+    near, far = order[:, :2], order[:, 2:]
+    torch.testing.assert_close(found.gather(1, near), exact.gather(1, near), rtol=1e-4, atol=1e-3)
+    assert (found.gather(1, far) <= exact.gather(1, far) + 1e-3).all()
+    assert (found.gather(1, far) < exact.gather(1, far) - 0.1).any()

@@ -31,6 +31,7 @@ from torch import Tensor
 from hcl.learn.moments import Inverse, Moments
 
 METRIC_SHRINKAGE = 0.1  # ε of the Σ in whose metric directions are kept
+MANY, NEAREST = 256, 64  # pairs from which on not all are looked at, and how many then are
 DRAWN = 128  # draws at a time, each with its pair's directions beside it
 CELLS = 2**24  # numbers of one product with all pairs' directions
 
@@ -187,9 +188,32 @@ class Densities:
         return (-0.5 * square - log_det.to(whole)).masked_fill(~self.known, -torch.inf)
 
     def log_prob(self, z: Tensor, blend: float) -> Tensor:
-        """log N(z; m_c, Σ_c) of every pair, (n, C)."""
+        """log N(z; m_c, Σ_c) of every pair, (n, C).
+
+        Of more than ``MANY`` pairs, exactly for the ``NEAREST`` to each sample in the metric of Σ;
+        the others are taken to spread as Σ does, which leaves them as far as they are or further.
+        """
+        if len(self.means) > MANY:
+            return self._log_prob_of_many(z, blend)
         step = max(1, CELLS // max(self.offsets.numel(), 1))
         return torch.cat([self.scores(self.distances(part), blend) for part in z.split(step)])
+
+    def _log_prob_of_many(self, z: Tensor, blend: float) -> Tensor:
+        u, means = z @ self.whiten.T.to(z), self.means.to(z)
+        both = u.square().sum(1, keepdim=True) + means.square().sum(1)
+        square = torch.addmm(both, u, means.T, alpha=-2)
+        excess = self.excess(blend)
+        log_det = 0.5 * excess.log1p().sum(1) + self.log_det + 0.5 * len(self.whiten) * log(2 * pi)
+        share = (excess / (1 + excess)).to(z)
+        unseen = torch.where(self.known, 0.0, torch.inf).to(z)
+        nearest = (square + unseen).topk(NEAREST, dim=1, largest=False).indices
+        near = torch.zeros_like(square, dtype=torch.bool).scatter_(1, nearest, True)
+        for pair in range(len(means)):
+            rows = near[:, pair].nonzero()[:, 0]
+            if len(rows):
+                along = (u[rows] - means[pair]) @ self.directions[pair].T.to(z)
+                square[rows, pair] -= along.square_() @ share[pair]
+        return (-0.5 * square - log_det.to(z)).masked_fill(~self.known, -torch.inf)
 
     def sample(self, pairs: Tensor, blend: float, generator: torch.Generator) -> Tensor:
         """z ~ N(m_c, Σ_c), one for each of ``pairs`` (n,)."""

@@ -81,22 +81,27 @@ class Measured:
 
     def _settle(self, moments: Moments) -> None:
         """Try the block that waits, where a trial is due, and take it into the covariances."""
-        lifted, pairs = self._fresh()
+        lifted, pairs, listed = self._fresh()
         self.waiting.clear()
-        if not len(pairs):
+        if not listed:
             return
         if self.choice.is_due(sum(self.spreads.counts)):
             self._try(lifted, pairs, moments)
-        self.spreads.add(lifted[:, : self.size], pairs.tolist(), moments)
+        self.spreads.add(lifted[:, : self.size], listed, moments)
 
-    def _fresh(self) -> tuple[Tensor, Tensor]:
-        """The samples that wait and have not come before."""
+    def _fresh(self) -> tuple[Tensor, Tensor, list[int]]:
+        """The samples that wait and have not come before, and their pairs, also as a list.
+
+        One look for each block, where looks are not free.
+        """
         lifted = torch.cat([lifted for lifted, _ in self.waiting])
         pairs = torch.cat([pairs for _, pairs in self.waiting])
         marks = fingerprint(lifted[:, : self.size])
-        fresh = ~torch.isin(marks, self.fingerprints)
-        self.fingerprints = torch.cat((self.fingerprints, marks[fresh]))[-REMEMBERED:]
-        return lifted[fresh], pairs[fresh]
+        known = torch.isin(marks, self.fingerprints)
+        self.fingerprints = torch.cat((self.fingerprints, marks))[-REMEMBERED:]
+        listed, stale = torch.stack((pairs, known.long())).tolist()
+        fresh = [row for row, old in enumerate(stale) if not old]
+        return lifted[fresh], pairs[fresh], [listed[row] for row in fresh]
 
     def _try(self, lifted: Tensor, pairs: Tensor, moments: Moments) -> None:
         """Ask every combination of the numbers for samples that they have not seen."""
@@ -131,9 +136,9 @@ class Measured:
         waiting = None
         if self.waiting:
             marked = self.fingerprints
-            lifted, pairs = self._fresh()
+            lifted, _, listed = self._fresh()
             self.fingerprints = marked
-            waiting = lifted[:, : self.size], pairs.tolist()
+            waiting = lifted[:, : self.size], listed
         densities = Densities(moments, self.spreads, waiting, chosen.shrinkage)
         ridge = moments.ridge_scores(self.settings.penalty) if chosen.weight else None
         return Rule(densities, ridge, chosen)
