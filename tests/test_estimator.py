@@ -242,7 +242,7 @@ def test_scores_of_hcl_plus_follow_the_sign_and_the_largest(plus):
 
 
 def test_hcl_plus_gives_probabilities_densities_and_samples(plus):
-    for task, (X, y) in enumerate(stream()[1]):
+    for task, (X, _) in enumerate(stream()[1]):
         probabilities = plus.predict_proba(X)
         np.testing.assert_allclose(probabilities.sum(1), 1)
         np.testing.assert_array_equal(plus.classes_[probabilities.argmax(1)], plus.predict(X))
