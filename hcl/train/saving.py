@@ -28,8 +28,9 @@ from hcl.records.embeddings import Embeddings
 from hcl.records.runs import RECURRING, SAME, Run
 from hcl.records.tasks import Benchmark
 from hcl.settings import build
-from hcl.train.loop import Job, versions
+from hcl.train.loop import CLOSED_FORM_BATCH, Job, versions
 from hcl.train.machine import pick_device
+from hcl.train.streams import epoch_bounds, labels_of, segment_batches
 
 LEARNER = "learner"  # what kind of model file this is
 
@@ -88,6 +89,8 @@ class About:
         benchmark: the stream that it began with.
         shape: of one sample as the learner takes it.
         num_classes: K.
+        only_seen: whether tasks bring new classes; see ``hcl.learn.contract.Start``.
+        partly_labelled: whether samples came without their label.
         input: what samples are.
         names: by task and class, what was learned under which name; of a learner that knows no
             tasks, as if all were one.
@@ -106,6 +109,8 @@ class About:
     benchmark: str
     shape: tuple[int, ...]
     num_classes: int
+    only_seen: bool
+    partly_labelled: bool
     input: Input
     names: tuple[tuple[Counts, ...], ...]
     given: tuple[int, ...] | None
@@ -127,6 +132,8 @@ class About:
             "benchmark": self.benchmark,
             "shape": self.shape,
             "num_classes": self.num_classes,
+            "only_seen": self.only_seen,
+            "partly_labelled": self.partly_labelled,
             "input": dataclasses.asdict(self.input),
             "names": self.names,
             "given": self.given,
@@ -157,6 +164,8 @@ class About:
                 benchmark=str(values["benchmark"]),
                 shape=tuple(map(int, values["shape"])),
                 num_classes=int(values["num_classes"]),
+                only_seen=bool(values["only_seen"]),
+                partly_labelled=bool(values["partly_labelled"]),
                 input=Input(**{**seen, "pixels": seen["pixels"] and tuple(seen["pixels"])}),
                 names=tuple(
                     tuple({str(n): int(c) for n, c in counts.items()} for counts in task)
@@ -185,8 +194,6 @@ def about_run(job: Job, run: Run, learner: Learner) -> About:
         names = tuple(_counts(benchmark, job.embeddings, task) for task in given)
     else:
         names = _found(job, run, learner.num_tasks)
-    passes = [1 if job.method.sees_once else segment.epochs for segment in benchmark.stream]
-    samples = sum(n * len(benchmark.tasks[t].train.y) for n, t in zip(passes, shown, strict=True))
     return About(
         name=job.name,
         method=job.method,
@@ -196,10 +203,12 @@ def about_run(job: Job, run: Run, learner: Learner) -> About:
         benchmark=benchmark.name,
         shape=first.pixels if job.method.takes_images and first.pixels else first.x.shape[1:],
         num_classes=benchmark.num_classes,
+        only_seen=benchmark.shown.labels == "own",
+        partly_labelled=benchmark.shown.labelled < 1,
         input=Input.of(first.attributes),
         names=names,
         given=given,
-        samples=samples,
+        samples=_samples(job),
         batches=0 if run.trace is None else len(run.trace.verdict),
         changes=() if run.trace is None else tuple(_changes(run)),
     )
@@ -238,15 +247,29 @@ def noticed(batch: int, verdict: int, task: int) -> Change:
     return Change(batch, "recurring" if verdict == RECURRING else "new", task)
 
 
+def _samples(job: Job) -> int:
+    """How many samples the stream has shown in all."""
+    size = CLOSED_FORM_BATCH if job.method.closed_form else job.training.batch_size
+    epochs = 1 if job.method.sees_once else None
+    total = 0
+    for segment in range(len(job.benchmark.stream)):
+        bounds = epoch_bounds(job.benchmark, segment, size)
+        batches = segment_batches(job.benchmark, segment, size, epochs)
+        whole, rest = divmod(batches, len(bounds) - 1)
+        total += int(whole * bounds[-1] + bounds[rest])
+    return total
+
+
 def _counts(
     benchmark: Benchmark, embeddings: Mapping[str, Embeddings], task: int
 ) -> tuple[Counts, ...]:
-    """For each class of a task, its name and its number of training samples."""
+    """By label, the name of a task's class and its number of training samples."""
     found = benchmark.tasks[task]
     names = _names(embeddings[found.dataset])
-    own = benchmark.shown.labels == "own"  # a class that never came in a task has no samples there
-    labels = range(benchmark.num_classes) if own else found.classes
-    return tuple({names(label): int((found.train.y == k).sum())} for k, label in enumerate(labels))
+    counts: tuple[Counts, ...] = tuple({} for _ in range(benchmark.num_classes))
+    for label, own in zip(labels_of(benchmark, found), found.classes, strict=True):
+        counts[label][names(own)] = int((found.train.y == label).sum())
+    return counts
 
 
 def _names(embeddings: Embeddings) -> Callable[[int], str]:
@@ -298,6 +321,8 @@ def _rebuilt(about: About, content: Content, device: torch.device, path: str | P
         seed=about.seed,
         device=device,
         archive=NoArchive(about),
+        only_seen=about.only_seen,
+        partly_labelled=about.partly_labelled,
     )
     try:
         learner: Learner = importlib.import_module(about.method.learner).build(about.method, start)

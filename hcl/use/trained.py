@@ -151,7 +151,9 @@ class Trained:
     @property
     def classes(self) -> list[str]:
         """Every name that an answer can have, in the order of tasks and classes."""
-        return list(dict.fromkeys(name for task in self.names for name in task))
+        shown = zip(self.names, self._names, strict=True)
+        pairs = (pair for names, counts in shown for pair in zip(names, counts, strict=True))
+        return list(dict.fromkeys(name for name, samples in pairs if samples))
 
     def save(self, path: str | Path) -> None:
         """Write the model file, whole or not at all."""

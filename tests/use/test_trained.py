@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hcl.train.machine import one_thread
 from hcl.train.saving import About, about_run, read_learner, write_learner
 from hcl.train.streams import Stream
 from hcl.use.trained import Answers, Trained, _Pairs, load
+from tests.support.own_labels import own_labels
 from tests.support.trained import DETECTING, NAMES, ON_IMAGES, TOLD, job, train_model
 
 EVERY = (*TOLD, *DETECTING, *ON_IMAGES)
@@ -280,6 +282,25 @@ def test_a_file_that_contradicts_itself_is_named(
     assert message in str(error.value)
     assert str(folder / "spoilt") in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["hcl-fr", "hcl-fr-ta", "hcl-plus", "slda"])
+def test_classes_that_come_with_their_tasks_have_their_own_names(folder: Path, name: str) -> None:
+    embeddings, benchmark = own_labels(train=96, test=20)
+    attributes = {**embeddings["blobs"].attributes, "classes": json.dumps(NAMES)}
+    named = {"blobs": dataclasses.replace(embeddings["blobs"], attributes=attributes)}
+    made = dataclasses.replace(job(name), benchmark=benchmark, embeddings=named)
+    with one_thread():
+        run, learner = train_seed(made)
+        write_learner(folder / "own", about_run(made, run, learner), learner)
+    trained = load(folder / "own")
+    assert [trained.label_of(each) for each in NAMES] == list(range(6))
+    assert set(trained.classes) <= set(NAMES)
+    rows = np.concatenate([task.test.rows for task in benchmark.tasks])
+    answers = trained.predict(samples(made)[rows])
+    assert set(answers.name) <= set(NAMES)
+    trained.save(folder / "again")
+    assert (folder / "again").read_bytes() == (folder / "own").read_bytes()
 
 
 def test_about_says_what_the_learner_saw(folder: Path) -> None:
