@@ -78,7 +78,7 @@ def embed(
             workers=workers,
         )
     except ValueError as error:
-        raise HCLError(f"embed: {error}.") from None
+        raise HCLError(f"embed: {str(error).rstrip('.')}.") from None
     return _embed(_Given(images), settings)
 
 

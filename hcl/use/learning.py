@@ -122,6 +122,11 @@ def _hdf5(trained: Trained, path: Path) -> _Array:
     """The training part of an embedding file: its test part is not to be learned."""
     found = embeddings.read(path)
     check_same(trained.about.input, Input.of(found.attributes), path)
+    if not found.classes:
+        raise HCLError(
+            f"{path}: its images have no labels, and learning needs them. Sort them into class "
+            "folders (source: folder), and extract them again."
+        )
     rows = np.flatnonzero(found.split == embeddings.TRAIN)
     if not len(rows):
         raise HCLError(f"{path}: no sample is in its train part.")
