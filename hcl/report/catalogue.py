@@ -142,8 +142,7 @@ METHODS: dict[str, Method] = {
         marker="d",
         sentence="HCL-GR with as many draws in a step, whatever the number of earlier tasks",
         origin="beyond the paper",
-        take_it="in place of HCL-GR when there are many tasks: a step costs what it costs with "
-        "two.",
+        take_it="in place of HCL-GR when steps must not cost more with every task.",
     ),
     "hcl-fr-fixed": Method(
         label="HCL-FR, fixed replay",
@@ -151,8 +150,8 @@ METHODS: dict[str, Method] = {
         marker="8",
         sentence="HCL-FR with as many draws in a step, whatever the number of earlier tasks",
         origin="beyond the paper",
-        take_it="in place of HCL-FR when there are many tasks: a step costs what it costs with "
-        "two.",
+        take_it="in place of HCL-FR when steps must not cost more with every task; with many it "
+        "forgets more.",
     ),
     "hcl-fr-trimmed-ta": Method(
         label="HCL-FR, trimmed (TA)",
