@@ -11,7 +11,7 @@
 ...         X = centres[task, y] + random.normal(size=(32, 16))
 ...         classifier = classifier.partial_fit(X, y, classes=[0, 1])
 >>> classifier.task_changes_
-[TaskChange(batch=150, verdict='new', task=1)]
+[TaskChange(batch=152, verdict='new', task=1)]
 """
 
 from __future__ import annotations
