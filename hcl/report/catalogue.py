@@ -167,7 +167,7 @@ METHODS: dict[str, Method] = {
         label="HCL+",
         colour="green",
         marker="P",
-        sentence="ridge regression on random features, from streamed sums",
+        sentence="a measured Gaussian for each class of each task, and a regression beside them",
         origin="beyond the paper",
         take_it="when accuracy matters most and the embeddings are good.",
     ),
@@ -175,7 +175,8 @@ METHODS: dict[str, Method] = {
         label="HCL+ (TA)",
         colour="green",
         marker="P",
-        sentence=f"ridge regression on random features, from streamed sums; {TASK_AGNOSTIC}",
+        sentence="a measured Gaussian for each class of each task, and a regression beside them; "
+        f"{TASK_AGNOSTIC}",
         origin="beyond the paper",
         take_it="for images of your own: nobody has to say when the task changes.",
     ),
