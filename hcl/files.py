@@ -312,3 +312,8 @@ def sha256_of(path: str | Path) -> str:
     """SHA-256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def csv_text(text: str) -> str:
+    """A text for a cell of a CSV file that no spreadsheet takes for a formula, and runs."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

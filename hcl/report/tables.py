@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from hcl.files import csv_text
 from hcl.records.scores import METRICS, Result, shares
 from hcl.report import catalogue, names
 from hcl.report.paper import PaperResult, PaperTable, find_paper_table
@@ -420,7 +421,9 @@ def classes_csv(results: Sequence[Result]) -> str:
         pairs = dict.fromkeys((row["task"], row["class"], row["name"]) for row in result.classes)
         for pair, means in zip(pairs, _means_by_class(result), strict=True):
             cells = ("" if mean is None else f"{mean:.2f}" for mean in means)
-            writer.writerow((result.benchmark, result.method, *pair, *cells))
+            task, label, name = pair
+            named = (task, label, csv_text(str(name)))
+            writer.writerow((result.benchmark, result.method, *named, *cells))
     return text.getvalue()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from hcl.errors import HCLError
-from hcl.files import replacing
+from hcl.files import csv_text, replacing
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 
@@ -71,7 +71,8 @@ def _csv(file: IO[str]) -> Write:
 
     def write(rows: Sequence[Row]) -> None:
         for row in rows:
-            short = (f"{value:.6g}" if isinstance(value, float) else value for value in row)
+            safe = (csv_text(value) if isinstance(value, str) else value for value in row)
+            short = (f"{value:.6g}" if isinstance(value, float) else value for value in safe)
             writer.writerow("" if value is None else value for value in short)
 
     return write

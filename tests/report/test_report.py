@@ -370,7 +370,22 @@ def test_the_commands_to_make_it_again_are_those_given(written: Path, tmp_path: 
 
 EVIL = '"><svg onload=alert(2)>b'
 EVIL_METHOD = "hcl-fr-<img src=x onerror=alert(1)>'\"&-ta"
-EVIL_CLASSES = ["</text><script>alert(3)</script>", "$\\frac{$", "a\nb", "_", "&amp;", "]]>"]
+EVIL_CLASSES = ["</text><script>alert(3)</script>", "$\\frac{$", "a\nb", "_", "=1+1", "]]>"]
+
+
+def harmless(folder: Path) -> Path:
+    """The same page, of names that mean nothing anywhere."""
+    methods = ("mtl", "hcl-fr-ta", "own")
+    for method in methods:
+        write_result(folder, make_benchmark("b"), method, [[], []], classes=tuple("abcdef"))
+    results = report.read_results(folder / "scores", report.Grid(("b",), methods))
+    report.write_report(folder / "report", results, again=[("b", "make b")])
+    return folder / "report/index.html"
+
+
+def kinds(reader: Reader) -> set[tuple[str, str]]:
+    """Every element with each of its attributes."""
+    return {(tag, name) for tag, attributes in reader.tags for name in ("", *attributes)}
 
 
 def test_names_are_harmless_wherever_they_stand(tmp_path: Path) -> None:
@@ -384,6 +399,9 @@ def test_names_are_harmless_wherever_they_stand(tmp_path: Path) -> None:
 
     reader = read(tmp_path / "report/index.html")
     assert not {"script", "img", "b"} & {tag for tag, _ in reader.tags}
+    assert kinds(reader) <= kinds(read(harmless(tmp_path / "harmless")))
+    with open(tmp_path / "report/classes.csv", newline="") as file:
+        assert "'=1+1" in {row["name"] for row in csv.DictReader(file)}
     for tag, attributes in reader.tags:
         assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
     ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
