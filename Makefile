@@ -9,13 +9,14 @@ PYTEST := OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 
 .PHONY: repro check test test-ray gpu-test lint constraints
 
-# Every run of the grid is trained side by side, then DVC is told of them and does the rest.
+# Every run of the grid is trained side by side, then DVC is told of them and does the rest. `hcl dvc`
+# is dvc with a lock file that is written whole: it may be stopped at any moment.
 repro: $(INSTALLED)
 	$(RUN) hcl settings
-	$(RUN) dvc repro settings split
+	$(RUN) hcl dvc repro settings split
 	$(RUN) hcl sweep --settings data/settings --deliver
-	$(RUN) dvc commit --quiet --force train
-	$(RUN) dvc repro
+	$(RUN) hcl dvc commit --quiet --force train
+	$(RUN) hcl dvc repro
 	@echo; cat report/headline.txt; echo "Report: $(CURDIR)/report/index.html"
 
 check: $(INSTALLED) lint
