@@ -7,7 +7,7 @@ RUN := PATH="$(BIN):$$PATH"
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --config-settings editable_mode=compat
 PYTEST := OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 
-.PHONY: repro check test test-ray gpu-test lint constraints
+.PHONY: repro check test test-ray test-serve test-peers gpu-test lint constraints
 
 # Every run of the grid is trained side by side, then DVC is told of them and does the rest. `hcl dvc`
 # is dvc with a lock file that is written whole: it may be stopped at any moment.
@@ -33,6 +33,14 @@ gpu-test: $(INSTALLED)
 test-ray: $(INSTALLED).ray
 	$(RUN) OMP_NUM_THREADS=1 pytest -m ray
 
+# `hcl serve` over HTTP, killed, and its page in chromium.
+test-serve: $(INSTALLED).serve
+	$(RUN) OMP_NUM_THREADS=1 pytest -m serve
+
+# The examples of docs/peers.md, inside river and Avalanche.
+test-peers: $(INSTALLED).peers
+	$(RUN) OMP_NUM_THREADS=1 pytest -m peers
+
 lint: $(INSTALLED)
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
@@ -51,6 +59,14 @@ $(INSTALLED).ray: $(INSTALLED)
 	$(INSTALL) --editable '.[dev,backbones,ray]'
 	@touch $@
 
+$(INSTALLED).serve: $(INSTALLED)
+	$(INSTALL) --editable '.[dev,backbones,serve]'
+	@touch $@
+
+$(INSTALLED).peers: $(INSTALLED)
+	$(INSTALL) --editable '.[dev,backbones,peers]'
+	@touch $@
+
 # After a change of dependencies: install without pins in a new .venv, run the tests, then this.
-constraints: $(INSTALLED).ray
+constraints: $(INSTALLED).ray $(INSTALLED).serve $(INSTALLED).peers
 	$(BIN)/pip freeze --exclude-editable > constraints.txt

@@ -21,7 +21,8 @@ from hcl.fetch.datasets import DatasetSettings
 from hcl.learn.kinds import AnyMethod
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
-from hcl.settings import describe, kind_of
+from hcl.records.tasks import Drift, Tails
+from hcl.settings import Named, describe, kind_of
 from hcl.split import EqualTasks, SegmentSettings, StreamSettings, TaskSettings
 from hcl.studies.moons import MoonsSettings
 from hcl.studies.toy_losses import ToySettings
@@ -51,6 +52,8 @@ SECTIONS: dict[str, type] = {
     "benchmarks.<name>.stream.tasks, of equal size": EqualTasks,
     "benchmarks.<name>.stream.tasks[i], one by one": TaskSettings,
     "benchmarks.<name>.stream.order[i], with epochs of its own": SegmentSettings,
+    "benchmarks.<name>.stream.disturb, kind: tails": Tails,
+    "benchmarks.<name>.stream.disturb, kind: drift": Drift,
     "benchmarks.<name>.flow": FlowSettings,
     "benchmarks.<name>.training": TrainingSettings,
     **sections_of_methods(),
@@ -67,12 +70,15 @@ This page is written by `python docs/parameters.py` from the settings in the cod
 | key | value |
 | --- | --- |
 | `grid.datasets`, `.benchmarks`, `.methods` | lists of names declared below, for `dvc repro` |
-| `seeds` | a list of whole numbers, one run each |
+| `seeds` | a list of whole numbers from 0 on, of at most 63 bits, one run each |
 | `benchmarks.<name>.like`, `methods.<name>.like` | the name of another, to start from |
 | `benchmarks.<name>.tuned.<method>` | keys of the method, for it and those like it |
 
 Sections are merged key by key, first what `like` names, then its own, then what was tuned, and
 checked after that. A section that names another `kind` stands in the place of the one before it.
+
+A number has the range that stands beside its type. A name, of a data set, a benchmark or a method,
+has at most 100 letters (a to z), digits, `-`, `_` and `.`, the first of them none of `-` and `.`.
 """
 
 
@@ -113,11 +119,12 @@ def default_of(field: dataclasses.Field[Any], hint: Any) -> str:
 
 def table(settings: type) -> str:
     """A row for each key of a section."""
-    said, types = meanings(settings), typing.get_type_hints(settings)
+    said, types = meanings(settings), typing.get_type_hints(settings, include_extras=True)
     lines = ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
     for field in dataclasses.fields(settings):
         kind = describe(types[field.name])
         kind = re.sub(r"a section with the keys .*?(?= or |$)", "a section", kind)
+        kind = kind.replace(f"a text {Named()}", "a name")
         if field.name == "kind":
             kind = kind.removeprefix("one of ")
         default = default_of(field, types[field.name])

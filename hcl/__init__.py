@@ -21,6 +21,7 @@ The map: each room, and each module that stands by itself.
 ``report``                      tables, figures, the page
 ``studies``                     Figures 2 and S1
 ``use``                         a trained learner: answers, another day's learning
+``serve``                       a model over HTTP
 ``estimator``                   scikit-learn's way to HCL and HCL+
 ``cluster``                     a Ray cluster, where one is named
 ``records``                     the files between the stages; no torch
@@ -55,7 +56,7 @@ _HOMES = {
     "HCLClassifier": "hcl.estimator",
     "HCLPlusClassifier": "hcl.estimator",
     "embed": "hcl.extract.embedding",
-    "load": "hcl.use.trained",
+    "load": "hcl.use.loading",
 }
 
 

@@ -11,17 +11,29 @@
 ...         X = centres[task, y] + random.normal(size=(32, 16))
 ...         classifier = classifier.partial_fit(X, y, classes=[0, 1])
 >>> classifier.task_changes_
-[TaskChange(batch=150, verdict='new', task=1)]
+[TaskChange(batch=152, verdict='new', task=1)]
 """
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from numbers import Integral, Real
+from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import torch
@@ -32,6 +44,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from hcl.detect.detector import Detector
+from hcl.detect.settings import CalibratedSettings
+from hcl.errors import HCLError
 from hcl.learn.contract import Batch, Observation
 from hcl.learn.fitting import FITTING_SAMPLES, scaling_of
 from hcl.learn.flow.detection import DetectionSettings, Statistic
@@ -47,17 +62,19 @@ from hcl.learn.flow.settings import (
     NoMemory,
 )
 from hcl.learn.plus.learner import IDENTITY, PlusLearner, tukey
-from hcl.learn.plus.sequential import SequentialSettings
 from hcl.learn.plus.settings import GaussianRule, PlusMethod, RidgeRule
 from hcl.learn.settings import Device, Scaling, TrainingSettings
 from hcl.model.hybrid import HybridModel, build_model
+from hcl.model.model_file import read_model, write_model
 from hcl.model.realnvp import RealNVP
 from hcl.model.settings import FlowSettings
 from hcl.records.runs import RECURRING, SAME
 from hcl.settings import describe
+from hcl.train.loop import versions
 from hcl.train.machine import one_thread, pick_device
 from hcl.train.streams import batch_bounds
 
+T = TypeVar("T")
 HELD_BACK = 5  # one sample in so many is shown once by ``fit``, after the others
 FRESH_BATCHES = 10  # at least, of those, for the detector to go by; smaller ones where they are few
 
@@ -94,6 +111,21 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _build(self, generator: torch.Generator) -> Any:
         """A learner that knows nothing."""
 
+    @abstractmethod
+    def _detector(self) -> Detector | None:
+        """The calibrated detector, if that is what finds changes."""
+
+    def novelty(self, X: ArrayLike) -> NDArray[np.float64]:
+        """A p-value for each sample, (n,): how seldom one like those learned lies so far out.
+
+        It is 1 for all until something is known to go by. It needs the calibrated detector.
+        """
+        check_is_fitted(self, "classes_")
+        detector = self._detector()
+        if detector is None:
+            raise ValueError("novelty: needs detection='calibrated'; found 'typical'.")
+        return self._answer(X, lambda _, x: detector.novelty(x.float()))
+
     def _prepared(self, x: Tensor) -> Tensor:
         """Samples as the scaling finds them."""
         return x
@@ -101,25 +133,35 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Forget everything, and learn one data set as one task.
 
-        Where it is passed over several times, a fifth is held back and shown once, at the end:
-        samples that were learned before look likelier than any that come next, and a detector that
-        knows no others takes the first fresh batch for another task.
+        The detector is shown each sample once, and scores it before it is learned, so that what it
+        knows is true of what comes next. With ``detection="typical"`` a fifth is held back for it
+        and shown at the end: samples that were learned before look likelier than any that come
+        next, and a detector that knows no others takes the first fresh batch for another task.
         """
         X, y = self._validate(X, y, first=True, min_samples=2)
         random = self._start(np.unique(y))
         self._fit_scaling(X)
         labels = np.searchsorted(self.classes_, y)
         order = random.permutation(len(X))
-        fresh = len(X) // HELD_BACK if self._passes() > 1 else 0
+        held_back = self._detector() is None and self._passes() > 1
+        fresh = len(X) // HELD_BACK if held_back else 0
         often, once = order[fresh:], order[:fresh]
         with one_thread():
+            self._introduce(X, labels, often)
             for _ in range(self._passes()):
                 again = often[random.permutation(len(often))]
                 self._show(X, labels, again, batch_bounds(len(again), self.batch_size))
-            if self._passes() > 1:
+            if held_back:
                 self._learner.detector.forget(self.task_)
                 self._show(X, labels, once, fresh_bounds(fresh, self.batch_size))
         return self
+
+    def _introduce(self, X: NDArray[np.float32], labels: NDArray, order: NDArray) -> None:
+        """Show the calibrated detector what is known to be one task."""
+        if self._detector() is not None:
+            for start, stop in pairwise(batch_bounds(len(order), self.batch_size)):
+                chosen = order[start:stop]
+                self._learner.introduce(self._batch(X[chosen], labels[chosen]))
 
     def _show(
         self,
@@ -138,7 +180,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
 
         Fewer than a batch wait for the next call: neither a scaling nor a verdict on a change of
         task can rest on one sample. An answer that is asked for before anything was learned is
-        given by what there is.
+        given by what there is, and leaves no trace.
 
         Args:
             X: samples.
@@ -218,11 +260,23 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         first = self._prepared(torch.from_numpy(X[:FITTING_SAMPLES]))
         flow.set_scaling(*scaling_of(first, self.scaling))
 
-    def _check_learned(self) -> None:
-        """Something was learned before an answer is given."""
+    def _has_learned(self) -> bool:
+        """Whether anything was learned; an error where nothing was even shown."""
         check_is_fitted(self, "classes_")
-        if not self.n_batches_:
+        return bool(self.n_batches_)
+
+    def _by_what_waits(self, answer: Callable[[], T]) -> T:
+        """An answer before the first batch, by a copy that learns what waits.
+
+        To ask changes nothing: a scaling that one sample gave would stay for good.
+        """
+        kept = self.__dict__
+        self.__dict__ = copy.deepcopy(self).__dict__
+        try:
             self._learn_waiting()
+            return answer()
+        finally:
+            self.__dict__ = kept
 
     def _check_parameters(self) -> None:
         """Refuse a parameter that is not of its type; the settings refuse values out of range."""
@@ -233,9 +287,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         TrainingSettings(batch_size=self.batch_size)
 
     def _observe(self, X: NDArray[np.float32], labels: NDArray[np.int64], watch: bool) -> None:
-        device = self._learner.generator.device
-        batch = Batch(torch.from_numpy(X).to(device), torch.from_numpy(labels).to(device))
-        seen: Observation = self._learner.observe(batch, watch=watch)
+        seen: Observation = self._learner.observe(self._batch(X, labels), watch=watch)
         evidence = seen.evidence
         if evidence is not None and evidence.verdict != SAME:
             kind: Literal["new", "recurring"] = (
@@ -245,9 +297,14 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         self.n_batches_ += 1
         self._scorer.clear()
 
+    def _batch(self, X: NDArray[np.float32], labels: NDArray[np.int64]) -> Batch:
+        device = self._learner.generator.device
+        return Batch(torch.from_numpy(X).to(device), torch.from_numpy(labels).to(device))
+
     def _answer(self, X: ArrayLike, question: Any) -> NDArray:
         """Ask the model in double precision: an answer then depends on no other sample."""
-        self._check_learned()
+        if not self._has_learned():
+            return self._by_what_waits(lambda: self._answer(X, question))
         samples: NDArray[np.float32] = validate_data(self, X, reset=False, dtype=np.float32)
         if not self._scorer:
             self._scorer.append(self._learner.model.snapshot().double())
@@ -271,6 +328,40 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         if learned is not None:
             self._learner = self._build(torch.Generator(pick_device(self.device)))
             self._learner.restore(learned)
+
+    def save(self, path: str | Path) -> None:
+        """Write all that the classifier knows to one model file, without pickle.
+
+        Equal classifiers give equal bytes. ``load`` goes on as if never stopped.
+        """
+        state = self.__getstate__()
+        if isinstance(self.random_state, np.random.RandomState):
+            state["random_state"] = self.random_state.get_state()
+        state = dict(sorted(state.items()))
+        write_model(path, {"kind": type(self).__name__, "versions": versions()}, state)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The classifier of a file that ``save`` wrote, checked."""
+        about, state = read_model(path)
+        if about.get("kind") != cls.__name__:
+            raise HCLError(
+                f"{path}: holds a {about.get('kind')}, not a {cls.__name__}; hcl.load(path) reads "
+                "either."
+            )
+        classifier = cls()
+        try:
+            if isinstance(state["random_state"], tuple):
+                random = np.random.RandomState()
+                random.set_state(state["random_state"])
+                state["random_state"] = random
+            if "task_changes_" in state:
+                state["task_changes_"] = [TaskChange(*change) for change in state["task_changes_"]]
+            classifier.__setstate__(state)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise HCLError(f"{path}: its state doesn't fit {cls.__name__} ({reason}).") from error
+        return classifier
 
 
 class HCLClassifier(_StreamClassifier):
@@ -304,6 +395,9 @@ class HCLClassifier(_StreamClassifier):
         mean_scale: standard deviation of each entry of a latent mean. ``auto``: 1, or as much more
             as it takes for means to lie 8 apart on average, which random means in few dimensions
             do not.
+        detection: how changes are found: ``calibrated``, from ranks (``hcl.detect``), or by the
+            paper's ``typical`` sets, whose settings are the last five below.
+        false_alarm_every: N of ``calibrated``: batches between two false alarms, on average.
         statistics: watched for changes: of ``log_px``, ``log_pz``, ``log_det``.
         window: l, batches that the typical set is taken over; well below the batches of a task, or
             its changes are missed.
@@ -340,6 +434,8 @@ class HCLClassifier(_StreamClassifier):
         weight_decay: float = 1e-4,
         scaling: Scaling = "global",
         mean_scale: float | Literal["auto"] = "auto",
+        detection: Literal["calibrated", "typical"] = "calibrated",
+        false_alarm_every: int = 10_000,
         statistics: Iterable[Statistic] = ("log_px",),
         window: int = 100,
         threshold: float = 5.0,
@@ -363,6 +459,8 @@ class HCLClassifier(_StreamClassifier):
         self.weight_decay = weight_decay
         self.scaling = scaling
         self.mean_scale = mean_scale
+        self.detection = detection
+        self.false_alarm_every = false_alarm_every
         self.statistics = statistics
         self.window = window
         self.threshold = threshold
@@ -412,7 +510,9 @@ class HCLClassifier(_StreamClassifier):
         Returns:
             Samples (n, D) and their labels (n,).
         """
-        self._check_learned()
+        if not self._has_learned():
+            options: dict[str, Any] = {"y": y, "task": task, "random_state": random_state}
+            return self._by_what_waits(lambda: self.sample(n_samples, **options))
         if not isinstance(n_samples, Integral) or n_samples < 1:
             raise ValueError(f"n_samples: is {n_samples!r}; expected 1 or more.")
         if y is not None and y not in self.classes_:
@@ -446,14 +546,7 @@ class HCLClassifier(_StreamClassifier):
             spread=self.spread,
             bound=self.bound,
         )
-        detection = DetectionSettings(
-            tuple(self.statistics),
-            self.window,
-            self.threshold,
-            self.minimum,
-            self.trim,
-        )
-        detection.check_batch(self.batch_size)
+        detection = self._detection()
         TrainingSettings(
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
@@ -479,6 +572,29 @@ class HCLClassifier(_StreamClassifier):
             learning_rate_decay=self.learning_rate_decay,
         )
 
+    def _detection(self) -> DetectionSettings | CalibratedSettings:
+        typical = DetectionSettings(
+            statistics=tuple(self.statistics),
+            window=self.window,
+            threshold=self.threshold,
+            minimum=self.minimum,
+            trim=self.trim,
+        )
+        typical.check_batch(self.batch_size)
+        if self.detection == "typical":
+            return typical
+        for name, usual in vars(DetectionSettings()).items():
+            if getattr(typical, name) != usual:
+                raise ValueError(
+                    f"{name}: is {getattr(typical, name)!r}, which only detection='typical' reads; "
+                    "found 'calibrated'."
+                )
+        return CalibratedSettings(false_alarm_every=self.false_alarm_every)
+
+    def _detector(self) -> Detector | None:
+        found: Detector | None = self._learner.calibrated
+        return found
+
     def _memory(self) -> MemorySettings:
         if self.draws != "prior" and self.memory not in ("functional", "generative"):
             raise ValueError(
@@ -496,8 +612,8 @@ class HCLClassifier(_StreamClassifier):
 class HCLPlusClassifier(_StreamClassifier):
     """HCL+: task-agnostic continual learning by streamed moments; see ``hcl.learn.plus``.
 
-    ``partial_fit`` learns from a stream whose distribution changes, each sample once: a sequential
-    test notices changes, and nothing is learned from a batch under suspicion before its verdict.
+    ``partial_fit`` learns from a stream whose distribution changes, each sample once: changes are
+    found (``hcl.detect``), and nothing is learned from a batch under suspicion before its verdict.
     ``fit`` learns one data set as one task, and ``partial_fit`` goes on from there.
 
     Inputs are scaled by what is learned first: the data of ``fit``, or the first batch or call of
@@ -514,13 +630,7 @@ class HCLPlusClassifier(_StreamClassifier):
         ridge: the penalty of ``ridge``, relative to the mean square of a feature.
         batch_size: samples that are judged together.
         scaling: ``global``, ``standard`` or ``none``; see ``hcl.learn.settings.TrainingSettings``.
-        drift: of the sequential test, as are the next five: see
-            ``hcl.learn.plus.sequential.SequentialSettings``.
-        limit: the evidence at which a change is declared.
-        window: batches that the test is calibrated over.
-        minimum: batches before a new task is watched.
-        gather: the least number of batches that declare a change.
-        threshold: how far a task that comes back may lie from what it was.
+        false_alarm_every: N, batches between two false alarms, on average.
         device: ``cpu``, ``cuda``, or ``auto``.
         random_state: seed of the random features and of the order in ``fit``.
 
@@ -531,8 +641,7 @@ class HCLPlusClassifier(_StreamClassifier):
         task_: the current one.
         n_batches_: batches seen so far.
         task_changes_: every change noticed, a list of ``TaskChange(batch, verdict, task)``; the
-            batch is the one at which the test was sure: as a rule the new task's ``gather``-th or
-            a later, one earlier where there was some evidence before.
+            batch is the one at which the detector was sure, mostly the new task's third.
     """
 
     def __init__(
@@ -545,12 +654,7 @@ class HCLPlusClassifier(_StreamClassifier):
         ridge: float = 1e-2,
         batch_size: int = 32,
         scaling: Scaling = "global",
-        drift: float = 2.0,
-        limit: float = 20.0,
-        window: int = 50,
-        minimum: int = 10,
-        gather: int = 4,
-        threshold: float = 5.0,
+        false_alarm_every: int = 10_000,
         device: Device = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -561,12 +665,7 @@ class HCLPlusClassifier(_StreamClassifier):
         self.ridge = ridge
         self.batch_size = batch_size
         self.scaling = scaling
-        self.drift = drift
-        self.limit = limit
-        self.window = window
-        self.minimum = minimum
-        self.gather = gather
-        self.threshold = threshold
+        self.false_alarm_every = false_alarm_every
         self.device = device
         self.random_state = random_state
 
@@ -596,6 +695,10 @@ class HCLPlusClassifier(_StreamClassifier):
     def _passes(self) -> int:
         return 1  # more would add up the same sums again
 
+    def _detector(self) -> Detector | None:
+        found: Detector | None = self._learner.detector
+        return found
+
     def _prepared(self, x: Tensor) -> Tensor:
         return tukey(x, self.power)
 
@@ -605,14 +708,7 @@ class HCLPlusClassifier(_StreamClassifier):
             power=self.power,
             projections=self.projections,
             rule=ridge if self.rule == "ridge" else gaussian,
-            detection=SequentialSettings(
-                drift=self.drift,
-                limit=self.limit,
-                window=self.window,
-                minimum=self.minimum,
-                gather=self.gather,
-                threshold=self.threshold,
-            ),
+            detection=CalibratedSettings(false_alarm_every=self.false_alarm_every),
         )
         model = build_model(IDENTITY, (self.n_features_in_,), len(self.classes_), generator)
         return PlusLearner(

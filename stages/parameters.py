@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hcl.errors import HCLError
-from hcl.settings import build, did_you_mean, load_yaml, section
+from hcl.settings import Name, Named, Seed, build, did_you_mean, load_yaml, section
 
 T = TypeVar("T")
 
@@ -35,6 +35,13 @@ class Parameters:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.values = load_yaml(path)
+        for kind in Grid._fields:
+            there = self.values.get(kind)
+            for name in there if isinstance(there, Mapping) else ():
+                if name not in Named():  # it becomes part of files, of stages and of the page
+                    raise HCLError(
+                        f"{path}: {kind} has the name {str(name)[:100]!r}; expected one {Named()}."
+                    )
 
     def build(self, cls: type[T], key: str) -> T:
         """The settings that stand under ``key``."""
@@ -42,11 +49,9 @@ class Parameters:
 
     def seeds(self) -> tuple[int, ...]:
         """The section ``seeds``: one run each."""
-        seeds: tuple[int, ...] = self.build(tuple[int, ...], "seeds")
-        if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
-            raise HCLError(
-                f"{self.path}: seeds is {list(seeds)}; expected one or more, each once, from 0 on."
-            )
+        seeds: tuple[int, ...] = self.build(tuple[Seed, ...], "seeds")
+        if not seeds or len(set(seeds)) != len(seeds):
+            raise HCLError(f"{self.path}: seeds is {list(seeds)}; expected one or more, each once.")
         return seeds
 
     def grid(self) -> Grid:
@@ -64,7 +69,7 @@ class Parameters:
 
     def _names(self, grid: Mapping[str, Any], kind: str) -> tuple[str, ...]:
         key = f"grid.{kind}"
-        names: tuple[str, ...] = build(tuple[str, ...], grid.get(kind, ()), self.path, key)
+        names: tuple[str, ...] = build(tuple[Name, ...], grid.get(kind, ()), self.path, key)
         known = self.declared(kind)
         for i, name in enumerate(names):
             if name not in known:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from hcl.errors import HCLError
-from hcl.settings import build
+from hcl.settings import Name, Seed, build
 from stages import options
 from stages.parameters import Parameters
 
@@ -88,9 +88,9 @@ def names_in(values: dict[str, Any], path: Path) -> RunNames:
     if not set(RunNames._fields) <= values.keys():
         raise HCLError(f"{path}: not the settings of a run. `hcl settings --out` writes them.")
     return RunNames(
-        build(str, values["benchmark"], path, "benchmark"),
-        build(str, values["method"], path, "method"),
-        build(tuple[int, ...], values["seeds"], path, "seeds"),
+        build(Name, values["benchmark"], path, "benchmark"),
+        build(Name, values["method"], path, "method"),
+        build(tuple[Seed, ...], values["seeds"], path, "seeds"),
     )
 
 

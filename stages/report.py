@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hcl.settings import Name, build
 from stages import options
 from stages.parameters import Parameters
 
@@ -46,6 +47,8 @@ def command(
         check_folder_to_write(metrics, "--metrics", ("*.json",))
     parameters = Parameters(params)
     grid = parameters.build(Grid, "grid")
+    for name in (*grid.benchmarks, *grid.methods):
+        build(Name, name, params, "grid")
     if "methods" in parameters.values:  # of the pipeline; else the results' names are enough
         parameters.grid()
     results = read_results(scores, grid)

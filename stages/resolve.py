@@ -152,7 +152,8 @@ def described(parameters: Resolved, benchmark: str, method: str | None) -> dict[
     """A benchmark's stream or, with a method, what a run depends on: no more than it reads."""
     if method is None:
         return {"benchmark": benchmark, "stream": as_json(parameters.stream(benchmark))}
-    used = used_settings(*parameters.run(benchmark, method))
+    in_batches = parameters.stream(benchmark).counts_batches
+    used = used_settings(*parameters.run(benchmark, method), in_batches)
     used = {"method_settings": used.pop("method"), **used}
     values: dict[str, Any] = json.loads(json.dumps(used))  # tuples as lists
     return {"benchmark": benchmark, "method": method, **values}

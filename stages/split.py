@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hcl.errors import HCLError
-from hcl.settings import build
+from hcl.settings import Name, build
 from stages import options
 from stages.options import CHECKED
 from stages.reading import check_not_named, read_settings
@@ -55,9 +55,9 @@ def command(
     made = make_benchmark(name, stream, sources, where)
     write_benchmark(out, made)
     order = " ".join(str(segment.task + 1) for segment in made.stream)
-    click.echo(
-        f"{out}: {len(made.tasks)} tasks of {made.num_classes} classes, shown in the order {order}"
-    )
+    own = made.shown.labels == "own"
+    classes = f", {made.num_classes} classes in all" if own else f" of {made.num_classes} classes"
+    click.echo(f"{out}: {len(made.tasks)} tasks{classes}, shown in the order {order}")
 
 
 def _asked(
@@ -72,7 +72,8 @@ def _asked(
         if not {"benchmark", "stream"} <= values.keys():
             raise HCLError(f"{settings}: not the settings of a stream.")
         stream = build(StreamSettings, values["stream"], settings, "stream")
-        return values["benchmark"], stream, f"{params}: benchmarks.{values['benchmark']}.stream"
+        name: str = build(Name, values["benchmark"], settings, "benchmark")
+        return name, stream, f"{params}: benchmarks.{name}.stream"
     if benchmark is None:
         raise click.UsageError("Name the stream with --benchmark, or with --settings.")
     from stages.resolve import Resolved

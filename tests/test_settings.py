@@ -361,22 +361,22 @@ class Limited:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("count", 1_001, "count is 1001; expected a whole number from 1 to 1,000."),
-        ("count", 0, "count is 0; expected a whole number from 1 to 1,000."),
-        ("count", 1 << 64, "count is 18446744073709551616; expected a whole number from 1 to"),
+        ("count", 1_001, "count: is 1001; expected a whole number from 1 to 1,000."),
+        ("count", 0, "count: is 0; expected a whole number from 1 to 1,000."),
+        ("count", 1 << 64, "count is 18446744073709551616; expected a whole number."),
         pytest.param(
             "count", 16**6_000, "count is int with too many digits; expected", id="digits"
         ),
-        ("count", True, "count is True; expected a whole number from 1 to 1,000."),
-        ("rate", 0, "rate is 0; expected a number above 0, up to 10 or null."),
-        ("rate", -0.05, "rate is -0.05; expected a number above 0, up to 10 or null."),
-        ("rate", 1e29, "rate is 1e+29; expected a number above 0, up to 10 or null."),
-        ("widths", [1, 65], "widths[1] is 65; expected a whole number from 1 to 64."),
-        ("name", "a/b", "name is 'a/b'; expected a text of at most 100 letters (a to z), digits, "),
-        ("name", "..", "name is '..'; expected a text of"),
-        ("name", "-a", "name is '-a'; expected a text of"),
-        ("name", "", "name is ''; expected a text of"),
-        ("name", "a\n", "name is 'a\\n'; expected a text of"),
+        ("count", True, "count is True; expected a whole number."),
+        ("rate", 0, "rate: is 0; expected a number above 0, up to 10 or null."),
+        ("rate", -0.05, "rate: is -0.05; expected a number above 0, up to 10 or null."),
+        ("rate", 1e29, "rate: is 1e+29; expected a number above 0, up to 10 or null."),
+        ("widths", [1, 65], "widths: is (1, 65); expected a list, each item a whole number from"),
+        ("name", "a/b", "name: is 'a/b'; expected a text of at most 100 letters (a to z), "),
+        ("name", "..", "name: is '..'; expected a text of"),
+        ("name", "-a", "name: is '-a'; expected a text of"),
+        ("name", "", "name: is ''; expected a text of"),
+        ("name", "a\n", "name: is 'a\\n'; expected a text of"),
         ("name", "a" * 101, "expected a text of at most 100 letters"),
         ("name", "<img src=x onerror=alert(1)>m", "expected a text of at most 100 letters"),
         ("size", 1 << 63, "size is 9223372036854775808; expected a whole number."),
@@ -399,3 +399,8 @@ def test_limits_hold_in_the_library_too() -> None:
     with pytest.raises(ValueError, match=r"^rate: is nan"):
         Limited(rate=float("nan"))
     assert Limited(count=1_000, rate=10, widths=(64,), name="v1.5-a_b", share=1).rate == 10
+
+
+def test_a_name_with_dots_is_found() -> None:
+    values = {"methods": {"v1.5": {"kind": "flow"}}}
+    assert section(values, "methods.v1.5", "p.yaml") == {"kind": "flow"}

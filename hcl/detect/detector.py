@@ -9,50 +9,23 @@ learner learns what is released, in that order, as the task that the verdict nam
 from __future__ import annotations
 
 from math import nan
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hcl.detect.measure import ClassMeans, Features, Measured, Scatter, known_size
-from hcl.detect.sequential import ENOUGH, Scores, Sequential, limit_of
+from hcl.detect.sequential import ENOUGH, MATURE, Scores, Sequential, limit_of
 from hcl.detect.settings import CalibratedSettings
+from hcl.detect.verdict import Verdict, Watched
 from hcl.records.runs import NEW, RECURRING, SAME
 
 RENEWALS = (2, 8, 32, 128, 512)  # batches into a task at which the metric is taken anew …
 GROWN = 1.1  # … if so many times the samples stand behind it
 WRONG_NAME = 0.01  # chance that a task which has come back is taken for a new one
-KEPT_DISTANCES = 1024  # of samples, by which ``novelty`` goes
-
-
-class Watched(NamedTuple):
-    """One statistic of a batch, and the bounds that the verdict used; NaN where there are none."""
-
-    value: float
-    low: float
-    high: float
-
-
-class Verdict(NamedTuple):
-    """What is said of a batch.
-
-    Attributes:
-        verdict: ``SAME``, ``NEW`` or ``RECURRING``.
-        task: the current task after it, in the order in which tasks were met.
-        released: batches to learn now as that task's, in their order; often the batch itself, none
-            while it waits, several after an alarm or a suspicion that has passed.
-        earlier: at a change, batches that waited but are from before it: to learn first, as those
-            of the task that was the current one.
-        statistics: what was looked at.
-        waiting: batches that wait after it.
-    """
-
-    verdict: int
-    task: int
-    released: list[tuple[Tensor, Tensor]]
-    earlier: list[tuple[Tensor, Tensor]]
-    statistics: dict[str, Watched]
-    waiting: int
+KEPT = 2048  # distances of samples that ``novelty`` goes by, at most
+KEPT_OF_EACH = 32  # samples of a batch
+AT_ONCE = 1024  # samples that ``novelty`` is asked of at once
 
 
 class Detector:
@@ -85,6 +58,10 @@ class Detector:
         self._origin: Tensor | None = None  # of the features: large means would cost digits
         self._renewed = 0  # samples behind the metric
         self._visited = 0  # batches since the task began, or came back
+        self._distances = torch.zeros(KEPT, device=self.device)
+        self._kept = 0
+        self._stride = 1  # of the batches whose distances are kept
+        self._learned = 0  # batches
 
     @property
     def can_judge(self) -> bool:
@@ -170,10 +147,48 @@ class Detector:
 
     def _learn(self, measured: Measured) -> None:
         means = self.tasks[self.task]
+        if self._renewed and means.age >= MATURE and self._learned % self._stride == 0:
+            self._keep(measured.distances[:KEPT_OF_EACH])
+        self._learned += 1
         measured.learn(means, self.scatter)
         self._visited += 1
         if self._visited in RENEWALS:
             self._renew()
+
+    def _keep(self, distances: Tensor) -> None:
+        """Keep some samples' distances; of a full store every second is dropped."""
+        if self._kept + len(distances) > KEPT:
+            kept = self._distances[: self._kept : 2].clone()
+            self._kept = len(kept)
+            self._distances[: self._kept] = kept
+            self._stride *= 2
+        self._distances[self._kept : self._kept + len(distances)] = distances
+        self._kept += len(distances)
+
+    @torch.no_grad()
+    def novelty(self, x: Tensor) -> Tensor:
+        """For each sample the chance that one which is like those learned lies so far out, (n,).
+
+        A sample lies as far out as it does from the nearest mean of all classes of all tasks. It is
+        ranked among samples that were scored before they were learned, by their distance to the
+        mean of their own class, which is no nearer: so the p-value is on the safe side. It is 1
+        while nothing is known.
+        """
+        if not self._kept:
+            return torch.ones(len(x), dtype=torch.float64, device=x.device)
+        metric = self.scatter.metric
+        known = torch.cat([means.counts for means in self.tasks]) > 0
+        means = torch.cat([means.means for means in self.tasks])[known]
+        squares = ((means @ metric) * means).sum(1)
+        kept = self._distances[: self._kept].sort().values
+        parts = []
+        for part in x.split(AT_ONCE):
+            z = self._seen(part)
+            turned = z @ metric
+            square = (turned * z).sum(1)[:, None] - 2 * turned @ means.T + squares
+            below = torch.searchsorted(kept, square.amin(1))
+            parts.append((1 + self._kept - below).double() / (self._kept + 1))
+        return torch.cat(parts)
 
     def _renew(self) -> None:
         if self.scatter.rows < GROWN * self._renewed:
@@ -225,6 +240,9 @@ class Detector:
             "origin": self._origin,
             "renewed": self._renewed,
             "visited": self._visited,
+            "distances": self._distances[: self._kept].clone(),
+            "stride": self._stride,
+            "learned": self._learned,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -241,3 +259,6 @@ class Detector:
         origin = state["origin"]
         self._origin = None if origin is None else origin.to(self.device)
         self._renewed, self._visited = state["renewed"], state["visited"]
+        self._kept = len(state["distances"])
+        self._distances[: self._kept] = state["distances"]
+        self._stride, self._learned = state["stride"], state["learned"]

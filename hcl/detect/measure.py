@@ -1,7 +1,7 @@
 """What is measured of a batch: how far its classes lie from where they were, and how spread.
 
-With the mean m_y of a class of the task, n_y samples behind it, and r_i = z_i − m_y, for b_y samples
-of class y in a batch, Mahalanobis' metric M = Σ⁻¹ and g_y the mean of their r_i:
+With the mean m_y of a class of the task, n_y samples behind it, r_i = z_i − m_y, Mahalanobis'
+metric M = Σ⁻¹ and, for b_y samples of class y in a batch, g_y the mean of their r_i:
 
     T = mean over the k classes of  (g_yᵀ M g_y) / (1/b_y + 1/n_y)
     s = Σ_i (r_i − g_y)ᵀ M (r_i − g_y) / (n − k)

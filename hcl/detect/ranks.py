@@ -10,9 +10,9 @@ the sum of the weights of the j smallest,
     E(θ) = (r + m)! θ^m / Π_j S_j
 
 is the likelihood ratio of the order that was found. It is exact for every r and m, also where few
-reference batches stand behind a long suspicion, and its mean is 1 while nothing changes. Where all m
-lie beyond all r it tends to the largest value that ranks can give, (r + m)! / (r! m!), as θ grows.
-E is the mean over ``WEIGHTS``, for changes of any size.
+reference batches stand behind a long suspicion, and its mean is 1 while nothing changes. Where all
+m lie beyond all r it tends to the largest value that ranks can give, (r + m)! / (r! m!), as θ
+grows. E is the mean over ``WEIGHTS``, for changes of any size.
 """
 
 from __future__ import annotations

@@ -125,6 +125,27 @@ def overall_accuracy(
     return float(((pair_class == y) & (named_task == task)).mean())
 
 
+def accuracy_so_far(
+    accuracy: FloatArray, samples: Sequence[int], stream: Sequence[int]
+) -> FloatArray:
+    """After each segment, the share of the test samples of all tasks shown so far that is right.
+
+    Args:
+        accuracy: (M, J).
+        samples: test samples of each task.
+        stream: the true task of each segment.
+
+    Returns:
+        (J,).
+    """
+    weights = np.asarray(samples, dtype=np.float64)
+    found = []
+    for j in range(len(stream)):
+        shown = sorted(set(stream[: j + 1]))
+        found.append(np.average(accuracy[shown, j], weights=weights[shown]))
+    return np.array(found)
+
+
 def class_accuracy(
     predicted_class: IntArray, y: IntArray, task: IntArray, tasks: int, classes: int
 ) -> FloatArray:

@@ -74,7 +74,8 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
     added_in = [int(segment) for segment in run.added_in]
     accuracy = metrics.accuracy_matrix(run.predicted_class, y, task, len(benchmark.tasks))
     named = metrics.relabelled_tasks(run.predicted_task[-1], added_in, stream)
-    sizes = len(benchmark.tasks), benchmark.num_classes
+    sizes = len(benchmark.tasks), len(benchmark.tasks[0].classes)
+    answered, pair, paired, k = _within_tasks(run, benchmark, named, y, task)
     changes = None
     if run.trace is not None:
         trace = run.trace
@@ -90,9 +91,41 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
         forgetting=metrics.average_forgetting(accuracy, stream),
         overall_accuracy=metrics.overall_accuracy(run.pair_class[-1], named, y, task),
         changes=changes,
-        class_accuracy=metrics.class_accuracy(run.predicted_class[-1], y, task, *sizes),
-        confusion=metrics.confusion(run.pair_class[-1], named, y, task, *sizes),
+        so_far=_so_far(accuracy, benchmark),
+        class_accuracy=metrics.class_accuracy(answered, k, task, *sizes),
+        confusion=metrics.confusion(pair, paired, k, task, *sizes),
     )
+
+
+def _within_tasks(
+    run: Run,
+    benchmark: Benchmark,
+    named: metrics.IntArray,
+    y: metrics.IntArray,
+    task: metrics.IntArray,
+) -> tuple[metrics.IntArray, metrics.IntArray, metrics.IntArray, metrics.IntArray]:
+    """The last answers by class, by pair and by the pair's task, and the truth, 0…K−1 in each task.
+
+    Of the data set's own labels, one that is not among its task's classes is −1, and a pair of such
+    a label names no task.
+    """
+    answered, pair = run.predicted_class[-1], run.pair_class[-1]
+    if benchmark.shown.labels != "own":
+        return answered, pair, named, y
+    place = np.full((len(benchmark.tasks), benchmark.num_classes), -1, np.int64)
+    for i, each in enumerate(benchmark.tasks):
+        place[i, list(each.classes)] = np.arange(len(each.classes))
+    pair = np.where(named < 0, -1, place[named, pair])
+    return place[task, answered], pair, np.where(pair < 0, -1, named), place[task, y]
+
+
+def _so_far(accuracy: metrics.FloatArray, benchmark: Benchmark) -> metrics.FloatArray | None:
+    """Where tasks bring new classes: accuracy on all classes that came, after each segment."""
+    if benchmark.shown.labels != "own":
+        return None
+    samples = [len(task.test.y) for task in benchmark.tasks]
+    stream = [segment.task for segment in benchmark.stream]
+    return metrics.accuracy_so_far(accuracy, samples, stream)
 
 
 def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
@@ -105,6 +138,13 @@ def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
         },
         "seeds": len(scores),
     }
+    so_far = [s.so_far for s in scores if s.so_far is not None]
+    if so_far:
+        summary["class_incremental"] = {
+            "final_accuracy": _summary([values[-1] for values in so_far], percent=True),
+            "incremental_accuracy": _summary([values.mean() for values in so_far], percent=True),
+            "so_far": [_summary(values, percent=True) for values in zip(*so_far, strict=True)],
+        }
     changes = [s.changes for s in scores if s.changes is not None]
     if changes:
         summary["changes"] = {
@@ -129,6 +169,10 @@ def in_words(summary: Mapping[str, Any]) -> str:
         if mean is not None:  # a learner that names no task has no overall accuracy
             spread = f" ± {std:.2f}" if seeds > 1 else ""
             said.append(f"{name.replace('_', ' ')} {mean:.2f}{spread} %")
+    if "class_incremental" in summary:
+        for name in ("final_accuracy", "incremental_accuracy"):
+            mean = summary["class_incremental"][name]["mean"]
+            said.append(f"{name.replace('_', ' ')} {mean:.2f} %")
     if "changes" in summary:
         changes = summary["changes"]
         found, false = changes["found"]["mean"], changes["false"]["mean"]
@@ -167,7 +211,7 @@ def about(
         "method": first.method,
         "task_agnostic": first.trace is not None,
         "seeds": [run.seed for run in runs],
-        "classes_per_task": benchmark.num_classes,
+        "classes_per_task": len(benchmark.tasks[0].classes),
         "tasks": [
             {
                 "dataset": task.dataset,
@@ -180,6 +224,7 @@ def about(
             for task in benchmark.tasks
         ],
         "stream": [{"task": s.task + 1, "epochs": s.epochs} for s in benchmark.stream],
+        **({"shown": shown} if (shown := benchmark.shown.said()) else {}),
         "sources": [
             {
                 "dataset": source.dataset,

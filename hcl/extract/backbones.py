@@ -38,6 +38,7 @@ PYPI_PACKAGES = {
 }
 # The paper's family, in the sizes that are used most: a list that is there in a few seconds
 SHORTLIST = ("*efficientnet_lite*", "efficientnet_b?.*", "tf_efficientnet_b?.in1k")
+LONGEST_TO_SHORTEST = 50  # sides of an image that is resized, as it is fetched
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 _HUB_SECONDS = 5  # to wait for an answer before the hub counts as out of reach
 
@@ -104,6 +105,11 @@ class Transform:
         return (images.float() - mean) / std
 
     def _scaled_size(self, h: int, w: int) -> tuple[int, int]:
+        if max(h, w) > LONGEST_TO_SHORTEST * min(h, w):
+            raise HCLError(
+                f"an image of {w}×{h} pixels: one side is more than {LONGEST_TO_SHORTEST} times "
+                "the other. Cut it, or take it out of the data set, and fetch again."
+            )
         height, width = (math.floor(side / self.crop_pct) for side in (self.height, self.width))
         if self.crop_mode == "squash":
             return height, width

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from hcl.errors import HCLError
 from hcl.records.raw import check_pixels
-from hcl.settings import build
+from hcl.settings import Range, build, check_limits
 
 # Most backbones halve the sides five times: with less, nothing would be left of an image.
 MIN_IMAGE_SIZE = 32
+Pixels = Annotated[int, Range(1, 4_096)]  # along a side
 
 
 @dataclass(frozen=True)
@@ -39,31 +41,19 @@ class ExtractSettings:
 
     backbone: str = "tf_efficientnet_lite0.in1k"
     weights: str = "auto"
-    image_size: int | Literal["auto"] = "auto"
-    batch_size: int = 256
-    forward_batch: int | Literal["auto"] = "auto"
+    image_size: Annotated[int, Range(MIN_IMAGE_SIZE, 4_096)] | Literal["auto"] = "auto"
+    batch_size: Annotated[int, Range(1, 1_000_000)] = 256
+    forward_batch: Annotated[int, Range(1, 65_536)] | Literal["auto"] = "auto"
     device: str = "auto"
     amp: bool = False
     compile: Literal["auto", True, False] = "auto"
-    workers: int | Literal["auto"] = "auto"
+    workers: Annotated[int, Range(0, 1_024)] | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        if self.image_size != "auto" and self.image_size < MIN_IMAGE_SIZE:
-            raise ValueError(
-                f"image_size: {self.image_size} is too small; "
-                f"allowed: auto, {MIN_IMAGE_SIZE}, {MIN_IMAGE_SIZE + 1}, …"
-            )
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size: {self.batch_size} is too small; allowed: 1, 2, …")
-        if self.forward_batch != "auto" and self.forward_batch < 1:
-            raise ValueError(
-                f"forward_batch: {self.forward_batch} is too small; allowed: auto, 1, …"
-            )
-        if self.workers != "auto" and self.workers < 0:
-            raise ValueError(f"workers: {self.workers} is negative; allowed: auto, 0, 1, …")
+        check_limits(self)
         kind, _, number = self.device.partition(":")
         if kind not in ("auto", "cpu", "cuda", "mps") or (
-            number and (kind != "cuda" or not number.isdecimal())
+            number and (kind != "cuda" or not re.fullmatch("[0-9]{1,3}", number))
         ):
             raise ValueError(f"device: {self.device!r}; allowed: auto, cpu, cuda, cuda:N, mps")
 
@@ -73,7 +63,7 @@ def pixels_of(entry: Any, path: Path, name: str) -> tuple[int, ...] | None:
     if not isinstance(entry, dict) or entry.get("pixels") is None:
         return None
     key = f"datasets.{name}.pixels"
-    shape: tuple[int, ...] = build(tuple[int, ...], entry["pixels"], path, key)
+    shape: tuple[int, ...] = build(tuple[Pixels, ...], entry["pixels"], path, key)
     try:
         check_pixels(shape)
     except ValueError as error:

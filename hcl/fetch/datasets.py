@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 from hcl.errors import HCLError
 from hcl.fetch import images, readers
 from hcl.fetch.archives import extract_tar
 from hcl.fetch.download import RemoteFile, download
 from hcl.records.raw import Content, check_pixels, write_raw
+from hcl.settings import Range, check_limits
 
 Source = Literal[
     "digits",
@@ -55,11 +56,12 @@ class DatasetSettings:
     source: Source
     path: str | None = None
     partial: bool = False
-    pixels: tuple[int, ...] | None = None
+    pixels: tuple[Annotated[int, Range(1, 4_096)], ...] | None = None
     image_column: str | None = None
     label_column: str | None = None
 
     def __post_init__(self) -> None:
+        check_limits(self)
         if self.source in OWN and not self.path:
             what = OWN[self.source]
             raise ValueError(f"path: missing; the source {self.source!r} needs {what} to read.")

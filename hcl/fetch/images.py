@@ -26,6 +26,7 @@ import numpy as np
 
 from hcl.errors import HCLError
 from hcl.fetch.archives import check_entry, opened
+from hcl.fetch.readers import check_class_name
 from hcl.records.raw import TEST, TRAIN, UNLABELLED, Block, Content, decode_image
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
@@ -33,9 +34,12 @@ PARTS = (("train", TRAIN), ("test", TEST))
 BYTES_AT_ONCE = 1 << 25  # of image files in one block
 IMAGES_AT_ONCE = 1_000  # in one block, however small they are
 LARGEST_IMAGE = 1 << 28  # bytes of a file: more is no image, and would not fit into memory
+LONGEST_TO_SHORTEST = 50  # sides of an image: resized by its shorter side, a strip has no end
+MOST_CLASSES = 100_000
 _LARGEST_LABEL = 1 << 20  # bytes of a .cls or .json in a tar shard
 _LARGEST_ROW_GROUP = 1 << 32  # bytes of images in a row group of Parquet, unpacked
 _ROWS_AT_ONCE = 64  # of a Parquet file
+_ROWS_BYTES = 1 << 30  # about what they may hold: a dictionary can repeat an image in every row
 _PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -127,6 +131,7 @@ def _content(folder: Path, walk: _Walk, in_order: Callable[[Iterable[str]], list
         labels = found.setdefault(part, {})
         for file in walk(part, split, False):
             _check_size(file)
+            _check_label(file, labels)
             labels.setdefault(file.label)
             count += 1
             total += file.size
@@ -154,6 +159,13 @@ def _check_size(file: ImageFile) -> None:
         )
 
 
+def _check_label(file: ImageFile, labels: Mapping[str, None]) -> None:
+    """An error over a class that could not be named, and over too many of them."""
+    check_class_name(file.label, file.name)
+    if len(labels) >= MOST_CLASSES and file.label not in labels:
+        raise HCLError(f"{file.name}: more than {MOST_CLASSES:,} classes. Take fewer.")
+
+
 def _in_order(labels: Iterable[str]) -> list[str]:
     """The classes of shards: by number if all of them are numbers, else by name."""
     labels = list(labels)
@@ -166,9 +178,14 @@ def _blocks(files: Iterable[ImageFile], numbers: Mapping[str, int]) -> Iterator[
     def load(file: ImageFile) -> bytes:
         try:
             data = file.read()
-            decode_image(data)
+            height, width, _ = decode_image(data).shape
         except (OSError, ValueError) as error:
             raise HCLError(f"{file.name}: not a readable image ({error}).") from error
+        if max(height, width) > LONGEST_TO_SHORTEST * min(height, width):
+            raise HCLError(
+                f"{file.name}: {width}×{height} pixels; one side is more than "
+                f"{LONGEST_TO_SHORTEST} times the other. Cut it, or take it out."
+            )
         return data
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside of Python's lock
@@ -203,6 +220,8 @@ def _walk_folder(folder: Path, split: int) -> Iterator[ImageFile]:
     if not folder.is_dir():
         raise HCLError(f"{folder}: no such folder; expected train/<class>/* and test/<class>/*.")
     classes = []
+    root = os.path.realpath(folder.parent)
+    _check_inside(str(folder), root)
     for child in sorted(folder.iterdir()):
         if child.is_file() and child.suffix.lower() in IMAGE_SUFFIXES:
             raise HCLError(f"{child}: an image outside of a class folder; move it into one.")
@@ -211,38 +230,53 @@ def _walk_folder(folder: Path, split: int) -> Iterator[ImageFile]:
     if not classes:
         raise HCLError(f"{folder}: no class folders in it; expected {folder.name}/<class>/*.")
     for child in classes:
+        _check_inside(str(child), root)
         with os.scandir(child) as entries:
             names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
         if not names:
             raise HCLError(f"{child}: a class without images.")
         for name in names:
             path = os.path.join(child, name)  # noqa: PTH118 (pathlib keeps names that it has seen)
-            yield _image_file(path, child.name, split, "a class folder")
+            yield _image_file(path, child.name, split, "a class folder", root)
 
 
-def _walk_anywhere(folder: Path) -> Iterator[ImageFile]:
+def _walk_anywhere(folder: Path, root: str = "") -> Iterator[ImageFile]:
     """The image files under a folder, however deep, in the order of their paths."""
+    root = root or os.path.realpath(folder)
     if not folder.is_dir():
         raise HCLError(f"{folder}: no such folder; expected images in it.")
     for child in sorted(folder.iterdir()):
         if child.name.startswith("."):
             continue
         if child.is_dir():
-            yield from _walk_anywhere(child)
+            if child.is_symlink():
+                raise HCLError(f"{child}: a link to a folder; name that folder, or copy it.")
+            yield from _walk_anywhere(child, root)
         else:
-            yield _image_file(str(child), "", TRAIN, "a folder of images")
+            yield _image_file(str(child), "", TRAIN, "a folder of images", root)
 
 
-def _image_file(path: str, label: str, split: int, place: str) -> ImageFile:
+def _check_inside(path: str, root: str) -> None:
+    """An error over a link that leads out of the folder ``root``."""
+    if os.path.islink(path) and not Path(os.path.realpath(path)).is_relative_to(root):  # noqa: PTH114
+        raise HCLError(
+            f"{path}: a link that leads out of {root}, and is not followed. Copy what it leads to."
+        )
+
+
+def _image_file(path: str, label: str, split: int, place: str, root: str) -> ImageFile:
     try:
         found = os.stat(path)  # noqa: PTH116
     except OSError as error:
         raise HCLError(f"{path}: cannot be read ({error.strerror}).") from error
-    if not path.lower().endswith(IMAGE_SUFFIXES) or not stat.S_ISREG(found.st_mode):
+    _check_inside(path, root)
+    if not path.lower().endswith(IMAGE_SUFFIXES):
         raise HCLError(
             f"{path}: not an image by its name; {place} holds "
             f"{', '.join(IMAGE_SUFFIXES)} files only (hidden ones are passed over)."
         )
+    if not stat.S_ISREG(found.st_mode):
+        raise HCLError(f"{path}: not a file; take it out.")
     return ImageFile(path, found.st_size, partial(_read_file, path), label, split)
 
 
@@ -282,6 +316,10 @@ def _find_shards(folder: Path, part: str, suffix: str) -> list[Path]:
             _check_not_packed(path, suffix)
             if path.suffix == suffix and not path.name.startswith("."):
                 found.append(path)
+    for path in (*found, *beside):
+        _check_inside(str(path), os.path.realpath(folder))
+        if not path.is_file():
+            raise HCLError(f"{path}: not a file, or one that is not there; take it out.")
     if found and beside:
         raise HCLError(f"{folder}: {part} shards both in {part}/ and beside it; keep one.")
     if not found and not beside:
@@ -396,7 +434,7 @@ def _walk_parquet(
             column = _image_column(shard, file, image, label)
             row = 0
             for batch in file.iter_batches(
-                _ROWS_AT_ONCE, columns=[column, label], use_threads=False
+                _rows_at_once(file), columns=[column, label], use_threads=False
             ):
                 images = batch.column(image)
                 if column != image:
@@ -414,6 +452,20 @@ def _walk_parquet(
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise HCLError(f"{shard}: not a whole Parquet file ({reason}). Get it again.") from error
+
+
+def _rows_at_once(file: Any) -> int:
+    """As many rows as hold ``_ROWS_BYTES``, were each as large as a whole column of its group."""
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    largest = max(
+        (
+            group.column(i).total_uncompressed_size
+            for group in groups
+            for i in range(group.num_columns)
+        ),
+        default=1,
+    )
+    return int(min(max(_ROWS_BYTES // max(largest, 1), 1), _ROWS_AT_ONCE))
 
 
 def _giving(data: bytes) -> Callable[[], bytes]:

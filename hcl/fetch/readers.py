@@ -8,7 +8,10 @@ through. A mistake in the files is an ``HCLError`` that names the file.
 from __future__ import annotations
 
 import json
+import math
+import os
 import struct
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +25,7 @@ from hcl.errors import HCLError
 from hcl.fetch.archives import opened
 from hcl.records.raw import TEST, TRAIN, Block, Content
 
+LONGEST_CLASS = 200  # letters of the name of a class
 DIGIT_NAMES = tuple("0123456789")
 CIFAR10_NAMES = tuple(
     "airplane automobile bird cat deer dog frog horse ship truck".split()  # noqa: SIM905
@@ -143,6 +147,19 @@ def read_svhn(folder: Path, *, counts: Counts = (73_257, 26_032), partial: bool)
     return Content("images", DIGIT_NAMES, sum(found), (32, 32, 3), blocks())
 
 
+def check_class_name(name: str, where: str | Path) -> None:
+    """An error over the name of a class that no file or page could bear."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise HCLError(f"{where}: the name of its class {name!r} is not UTF-8.") from None
+    if len(name) > LONGEST_CLASS or not name.isprintable():
+        raise HCLError(
+            f"{where}: the name of its class, {name[:LONGEST_CLASS]!r}, has signs that are not "
+            f"printed, or more than {LONGEST_CLASS} letters. Take another."
+        )
+
+
 def read_embeddings(path: Path) -> Content:
     """Ready embeddings in .npz or HDF5: ``x`` (n, D) floats, ``y`` (n,) whole numbers, ``split``.
 
@@ -152,7 +169,9 @@ def read_embeddings(path: Path) -> Content:
     _existing(path)
     if path.suffix == ".npz":
         with _naming(path), np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            wanted = [name for name in ("x", "y", "split", "classes") if name in archive.files]
+            _check_npz(path, wanted)
+            arrays = {name: archive[name] for name in wanted}
         x = arrays.get("x")
         return _embeddings(path, arrays, x, lambda rows: arrays["x"][rows])
     if path.suffix not in (".h5", ".hdf5"):
@@ -167,6 +186,29 @@ def read_embeddings(path: Path) -> Content:
         if isinstance(file.attrs.get("classes"), str):
             arrays.setdefault("classes", np.asarray(json.loads(file.attrs["classes"])))
         return _embeddings(path, arrays, file.get("x"), read)
+
+
+def _check_npz(path: Path, names: list[str]) -> None:
+    """Each array as long as its header says, and all of them within half of the memory."""
+    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    total = 0
+    with zipfile.ZipFile(path) as archive:
+        for name in names:
+            size = archive.getinfo(f"{name}.npy").file_size
+            with archive.open(f"{name}.npy") as file:
+                major = np.lib.format.read_magic(file)[0]
+                read = {1: np.lib.format.read_array_header_1_0}.get(
+                    major, np.lib.format.read_array_header_2_0
+                )
+                shape, _, dtype = read(file)
+            if math.prod(shape) * dtype.itemsize > size:
+                raise HCLError(f"{path}: {name} claims the shape {shape}, but has {size} bytes.")
+            total += size
+    if total > room:
+        raise HCLError(
+            f"{path}: its arrays unpack to {total / 2**30:.1f} GiB, more than half of this "
+            "machine's memory. Store them as HDF5 (.h5), which is read part by part."
+        )
 
 
 def _embeddings(
@@ -223,12 +265,19 @@ def _split_of(path: Path, values: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _class_names(path: Path, names: NDArray[Any] | None, y: NDArray[Any]) -> tuple[str, ...]:
     low, high = int(y.min()), int(y.max())
+    if high >= len(y):
+        raise HCLError(
+            f"{path}: y takes the values {low}…{high}, but there are {len(y)} samples; expected "
+            "0…K−1, each in both parts."
+        )
     if names is None:
         count = high + 1
         texts = tuple(str(i) for i in range(count))
     else:
         texts = tuple(v.decode() if isinstance(v, bytes) else str(v) for v in names.reshape(-1))
         count = len(texts)
+        for text in texts:
+            check_class_name(text, path)
     if low < 0 or high >= count:
         raise HCLError(f"{path}: y takes the values {low}…{high}, expected 0…{count - 1}.")
     return texts

@@ -15,8 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcl.detect.verdict import Watched
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
+
+UNLABELLED = -1  # in place of a label that is not given
 
 
 class Batch(NamedTuple):
@@ -24,6 +27,11 @@ class Batch(NamedTuple):
 
     x: Tensor  # (n, D), or bytes (n, C, H, W)
     y: Tensor  # (n,)
+
+    def labelled(self) -> Batch:
+        """The samples that come with their label."""
+        given = self.y != UNLABELLED
+        return Batch(self.x[given], self.y[given])
 
 
 class TaskBatch(NamedTuple):
@@ -36,6 +44,10 @@ class TaskBatch(NamedTuple):
     def without_task(self) -> Batch:
         """The same samples for a learner that is not told."""
         return Batch(self.x, self.y)
+
+    def labelled(self) -> TaskBatch:
+        """The samples that come with their label."""
+        return TaskBatch(*self.without_task().labelled(), self.task)
 
 
 class TaskBatches(NamedTuple):
@@ -62,14 +74,6 @@ class Prediction(NamedTuple):
     predicted_class: NDArray[np.int16]  # (n,)
     predicted_task: NDArray[np.int16]
     pair_class: NDArray[np.int16]
-
-
-class Watched(NamedTuple):
-    """One statistic of a batch, and the bounds that the verdict used; NaN where there are none."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Evidence(NamedTuple):
@@ -136,9 +140,9 @@ class Posterior(Protocol):
 
 @runtime_checkable
 class Surprise(Protocol):
-    """A learner that says how new a sample is."""
+    """A learner, or the detector that it holds, that says how new a sample is."""
 
-    def novelty(self, x: Tensor) -> NDArray[np.float64]:
+    def novelty(self, x: Tensor) -> Tensor:
         """A p-value of each sample, (n,): small where it is unlike all that was learned."""
 
 
@@ -175,6 +179,8 @@ class Start:
         seed: of the run.
         device: where samples come.
         archive: all tasks' training samples.
+        only_seen: whether tasks bring new classes, so that most pairs (class, task) never come.
+        partly_labelled: whether samples may come with ``UNLABELLED`` in place of their label.
     """
 
     shape: tuple[int, ...]
@@ -185,6 +191,8 @@ class Start:
     seed: int
     device: torch.device
     archive: Archive
+    only_seen: bool = False
+    partly_labelled: bool = False
 
     def generator(
         self, purpose: Literal["weights", "draws"], *, on_cpu: bool = False

@@ -45,7 +45,12 @@ def fitted_model(start: Start, first: Tensor) -> HybridModel:
     training, weights = start.training, start.generator("weights")
     try:
         model = build_model(
-            start.flow, start.shape, start.num_classes, weights, training.mean_scale
+            start.flow,
+            start.shape,
+            start.num_classes,
+            weights,
+            training.mean_scale,
+            start.only_seen,
         )
     except ValueError as error:
         raise HCLError(

@@ -1,16 +1,27 @@
-"""How a benchmark is trained, whatever the method; and the checks that methods' settings share."""
+"""How a benchmark is trained, whatever the method; and the ranges that methods' settings share."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from hcl.model.settings import FlowSettings
+from hcl.settings import Range, check_limits
 
 Scaling = Literal["global", "standard", "none"]
 Device = Literal["auto", "cpu", "cuda"]
+
+Samples = Annotated[int, Range(1, 1_000_000_000)]
+BatchSize = Annotated[int, Range(1, 1_000_000)]  # samples a step
+Batches = Annotated[int, Range(1, 1_000_000)]
+Rate = Annotated[float, Range(0, 10, above=True)]  # of Adam
+Decay = Annotated[float, Range(0, 1_000)]
+Weight = Annotated[float, Range(0, 1_000_000_000)]  # of a term of a loss
+Penalty = Annotated[float, Range(0, 1_000_000, above=True)]  # relative to a mean
+Spread = Annotated[float, Range(0, 1_000_000_000, above=True)]  # in standard deviations
+Fraction = Annotated[float, Range(0, 1, above=True)]
+Projections = Annotated[int, Range(1, 1_000_000)]  # random features
 
 
 @dataclass(frozen=True)
@@ -30,52 +41,17 @@ class TrainingSettings:
         checkpoint_every: steps between checkpoints; one is also written after each segment.
     """
 
-    batch_size: int = 32
-    learning_rate: float = 1e-4
-    weight_decay: float = 1e-4
+    batch_size: BatchSize = 32
+    learning_rate: Rate = 1e-4
+    weight_decay: Decay = 1e-4
     scaling: Scaling = "global"
-    mean_scale: float = 1.0
+    mean_scale: Spread = 1.0
     device: Device = "auto"
     save_model: bool = False
-    checkpoint_every: int = 1000
+    checkpoint_every: Annotated[int, Range(1, 1_000_000_000)] = 1000
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "checkpoint_every"):
-            check_count(name, getattr(self, name))
-        check_rates(self.learning_rate, self.weight_decay)
-        check_positive("mean_scale", self.mean_scale)
-
-
-def check_count(name: str, value: int, least: int = 1) -> None:
-    """A whole number of ``least`` or more."""
-    if value < least:
-        raise ValueError(f"{name}: is {value}; expected {least} or more.")
-
-
-def check_positive(name: str, value: float) -> None:
-    """A number above 0."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name}: is {value:g}; expected a number above 0.")
-
-
-def check_not_negative(name: str, value: float) -> None:
-    """A number of 0 or more."""
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name}: is {value:g}; expected 0 or more.")
-
-
-def check_fraction(name: str, value: float) -> None:
-    """A number above 0, up to 1."""
-    if not 0 < value <= 1:
-        raise ValueError(f"{name}: is {value:g}; expected above 0, up to 1.")
-
-
-def check_rates(learning_rate: float | None, weight_decay: float | None) -> None:
-    """Adam's two numbers; ``None`` takes the benchmark's."""
-    if learning_rate is not None:
-        check_positive("learning_rate", learning_rate)
-    if weight_decay is not None:
-        check_not_negative("weight_decay", weight_decay)
+        check_limits(self)
 
 
 class Method(Protocol):
@@ -117,13 +93,16 @@ class Method(Protocol):
 
 
 def used_settings(
-    method: Method, flow: FlowSettings, training: TrainingSettings
+    method: Method, flow: FlowSettings, training: TrainingSettings, in_batches: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """What a run depends on, and nothing that its method never reads."""
+    """What a run depends on, and nothing that its method never reads.
+
+    A closed form reads the size of a batch only where the stream is made of batches.
+    """
     used = {"method": dataclasses.asdict(method)}  # type: ignore[call-overload]
     if method.reads_flow:
         used["flow"] = dataclasses.asdict(flow)
-    if not method.closed_form:
+    if not method.closed_form or in_batches:
         used["training"] = dataclasses.asdict(training)
     elif training.save_model:
         used["training"] = {"save_model": True}  # it changes no answer, but what is left behind

@@ -109,8 +109,12 @@ class HybridModel(nn.Module):
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Weights, and the means of as many tasks as ``state`` has."""
-        means = state["latent.means"]
-        self.latent.means = torch.empty_like(means, device=self.latent.means.device)
+        device = self.latent.means.device
+        self.latent.means = torch.empty_like(state["latent.means"], device=device)
+        self.latent.num_classes = self.latent.means.shape[1]
+        self.latent.seen = None
+        if "latent.seen" in state:
+            self.latent.seen = torch.empty_like(state["latent.seen"], device=device)
         self.load_state_dict(state)
 
     @torch.no_grad()
@@ -122,6 +126,9 @@ class HybridModel(nn.Module):
         ):
             tensor.copy_(other)
         self.latent.means = model.latent.means.clone()
+        self.latent.num_classes = model.latent.num_classes
+        if model.latent.seen is not None:
+            self.latent.seen = model.latent.seen.clone()
 
 
 def build_model(
@@ -130,10 +137,12 @@ def build_model(
     num_classes: int,
     generator: torch.Generator,
     mean_scale: float = 1.0,
+    only_seen: bool = False,
 ) -> HybridModel:
     """A model without tasks for samples of ``shape``, on the CPU; weights from ``generator``."""
     flow = build_flow(settings, shape, _on_the_cpu(generator))
-    return HybridModel(flow, LatentMixture(num_classes, flow.size, mean_scale), settings)
+    latent = LatentMixture(num_classes, flow.size, mean_scale, only_seen)
+    return HybridModel(flow, latent, settings)
 
 
 def _on_the_cpu(generator: torch.Generator) -> torch.Generator:

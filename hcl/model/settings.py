@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from hcl.settings import Range, check_limits
+
+Width = Annotated[int, Range(1, 65_536)]  # of a layer
+Layers = Annotated[int, Range(1, 100)]
 
 
 @dataclass(frozen=True)
@@ -32,22 +37,16 @@ class FlowSettings:
     """
 
     kind: Literal["realnvp", "realnvp-image", "glow"] = "realnvp"
-    couplings: int = 8
-    hidden_layers: int = 3
-    hidden: int = 512
-    bound: float = 3.0
-    scales: int = 1
-    spread: float = 0.0
+    couplings: Annotated[int, Range(1, 1_000)] = 8
+    hidden_layers: Layers = 3
+    hidden: Width = 512
+    bound: Annotated[float, Range(0, 20, above=True)] = 3.0
+    scales: Annotated[int, Range(1, 10)] = 1
+    spread: Annotated[float, Range(0, 1_000)] = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("couplings", "hidden_layers", "hidden", "scales"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be 1 or more, found {getattr(self, name)}")
-        if not self.bound > 0:
-            raise ValueError(f"bound: must be positive, found {self.bound}")
+        check_limits(self)
         if self.kind == "realnvp" and self.scales != 1:
             raise ValueError(f"scales: a flow on vectors has 1, found {self.scales}")
-        if not 0 <= self.spread < float("inf"):
-            raise ValueError(f"spread: must be 0 or more, found {self.spread}")
         if self.kind != "realnvp" and self.spread != 0:
             raise ValueError(f"spread: a flow on images starts with 0, found {self.spread}")

@@ -307,6 +307,17 @@ def decode_image(data: bytes) -> NDArray[np.uint8]:
         raise ValueError(str(error) or type(error).__name__) from error
 
 
+def image_size(data: bytes) -> tuple[int, int]:
+    """Width and height of an image file by its header; ``ValueError`` where it is none."""
+    try:
+        with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
+            return image.size
+    except MemoryError:
+        raise
+    except Exception as error:  # as for decode_image
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
 def as_rgb(image: Image.Image) -> NDArray[np.uint8]:
     """Pillow's image as RGB (H, W, 3), as ``decode_image`` has it of a file."""
     image.load()

@@ -23,8 +23,8 @@ for the batch and the bounds, low and high, that the verdict used. A bound is Na
 was possible, or where the verdict does not look at this statistic, and infinite where one side is
 open. The names stand in the attribute ``names``, the one to show first first. The paper's rule has
 ``log_px``, ``log_pz`` and ``log_det``, sums over the batch that are scaled to the full batch size
-(epochs are cut into batches of nearly equal, not equal size); HCL+'s test has ``mean_shift`` and
-``evidence``; a new detector brings its own.
+(epochs are cut into batches of nearly equal, not equal size); the calibrated detector has
+``mean_shift``, ``spread`` and ``evidence``; a new one brings its own.
 
 Its attributes, all of them text, are the fields of ``Run`` that are no arrays, and
 ``content_sha256`` over everything, so that a changed answer is refused, not scored. ``model`` is

@@ -44,6 +44,7 @@ from hcl.records.runs import Run, Trace
 
 # The scalar metrics, in the order of the paper's columns.
 METRICS = ("average_accuracy", "forgetting", "overall_accuracy")
+INCREMENTAL = ("final_accuracy", "incremental_accuracy")  # where tasks bring new classes
 SCORE_FILES = (
     *("summary.json", "about.json"),
     *("accuracy.csv", "metrics.csv", "trace.csv", "latent.csv", "samples.npz"),
@@ -65,6 +66,7 @@ class Scores:
     changes: Mapping[str, float] | None  # counts of task-agnostic methods, by name
     class_accuracy: NDArray[np.float64]  # (M, K), NaN for a class without test samples
     confusion: NDArray[np.integer] | None  # (M·K, M·K + 1) counts; the last: no task was named
+    so_far: NDArray[np.float64] | None = None  # (J,), on all classes that came: own labels alone
 
     @property
     def named(self) -> NDArray[np.float64]:
@@ -95,6 +97,9 @@ def headline(summary: Mapping[str, Any]) -> dict[str, float | None]:
     verdicts were false.
     """
     numbers = {name.removesuffix("_accuracy"): summary[name]["mean"] for name in METRICS}
+    if "class_incremental" in summary:
+        own = summary["class_incremental"]
+        numbers |= {name.removesuffix("_accuracy"): own[name]["mean"] for name in INCREMENTAL}
     if "changes" in summary:
         numbers |= {name: summary["changes"][name]["mean"] for name in ("found", "false")}
     return numbers
@@ -197,10 +202,13 @@ def _write_metrics(path: Path, scores: Sequence[Scores]) -> None:
     for s in scores:
         values = [getattr(s, name) for name in METRICS]
         row: list[object] = [s.seed, *(rounded(v, percent=True) for v in values)]
+        if s.so_far is not None:
+            row += [rounded(v, percent=True) for v in (s.so_far[-1], s.so_far.mean())]
         if s.changes is not None:
             row += [rounded(v) if isinstance(v, float) else v for v in s.changes.values()]
         rows.append(row)
-    write_csv(path, ("seed", *METRICS, *(f"changes_{name}" for name in names)), rows)
+    own = INCREMENTAL if scores[0].so_far is not None else ()
+    write_csv(path, ("seed", *METRICS, *own, *(f"changes_{name}" for name in names)), rows)
 
 
 def _write_classes(folder: Path, scores: Sequence[Scores], about: Mapping[str, Any]) -> None:

@@ -111,6 +111,23 @@ METHODS: dict[str, Method] = {
         origin="the paper's",
         take_it="as HCL-FR, when nobody says that the task changes.",
     ),
+    "hcl-gr-auto": Method(
+        label="HCL-GR (auto)",
+        colour="vermillion",
+        marker="v",
+        sentence=f"the flow with generative replay and the calibrated detector; {TASK_AGNOSTIC}",
+        origin="beyond the paper",
+        take_it="in place of HCL-GR (TA) on a stream that nobody has chosen a λ for.",
+    ),
+    "hcl-fr-auto": Method(
+        label="HCL-FR (auto)",
+        colour="blue",
+        marker="v",
+        sentence="the flow with functional regularisation and the calibrated detector; "
+        f"{TASK_AGNOSTIC}",
+        origin="beyond the paper",
+        take_it="in place of HCL-FR (TA) on a stream that nobody has chosen a λ for.",
+    ),
     "hcl-fr-measured": Method(
         label="HCL-FR, measured draws",
         colour="blue",
@@ -257,8 +274,9 @@ STATISTICS: dict[str, str] = {
     "log_px": "log-likelihood S₁",
     "log_pz": "latent log-likelihood S₂",
     "log_det": "log-determinant S₃",
-    "mean_shift": "shift of the mean latents T",
-    "evidence": "evidence of a change C",
+    "mean_shift": "shift of the class means",
+    "spread": "spread around the class means",
+    "evidence": "evidence of a change E",
 }
 
 

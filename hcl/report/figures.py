@@ -249,6 +249,36 @@ def accuracy_by_task(
     )
 
 
+def curves(
+    ax: Axes, series: Sequence[Series], at: Sequence[float], ticks: Sequence[str], axis: str
+) -> None:
+    """Accuracy against ``at``, a line a method; ``ticks`` are written there."""
+    for s in series:
+        ax.errorbar(
+            at,
+            s.mean,
+            yerr=s.std,
+            label=s.label,
+            color=s.style.colour,
+            marker=s.style.marker,
+            linestyle=s.style.line,
+            markeredgewidth=0,
+            elinewidth=0.8,
+        )
+    ax.set_xticks(list(at), list(ticks))
+    ax.set_xlabel(axis)
+    ax.set_ylabel("accuracy, %")
+    ax.grid(axis="y")
+    ax.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.2),
+        ncols=4,
+        handlelength=2.4,
+        columnspacing=1.2,
+        borderaxespad=0,
+    )
+
+
 def bars(ax: Axes, series: Sequence[Series], title: str) -> None:
     """One metric, a bar a method, from the top in the order given (Figures 3 and 4, bottom)."""
     ends = [float(s.mean + s.std) for s in series if not np.isnan(s.mean)]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hcl.errors import HCLError
 from hcl.files import replacing
 from hcl.records.runs import Trace
-from hcl.records.scores import METRICS, Result, read_result, shares
+from hcl.records.scores import INCREMENTAL, METRICS, Result, read_result, shares
 from hcl.records.studies import METHODS, MoonsStudy, ToyLosses
 from hcl.report import catalogue, figures, tables
 from hcl.report.catalogue import label
@@ -106,6 +106,9 @@ def write_report(
         for name, found in results.items():
             html = _benchmark_html(found, headlines[name], tasks[name], pictures / slug(name))
             sections.append((f"benchmark-{slug(name)}", name, html))
+        labels = _labels_html(results, pictures)
+        if labels is not None:
+            sections.append(("labels", "With fewer labels", labels))
         sections.append(("methods", "Which method to take", methods_table(first)))
         if moons is not None:
             sections.append(("two-moons", "Two moons", _moons_html(moons, pictures)))
@@ -203,6 +206,8 @@ def _benchmark_html(
         "<h3>The accuracy matrix</h3>",
         _heat_maps(results, folder),
     ]
+    if "class_incremental" in first.summary:
+        parts += ["<h3>All classes so far</h3>", _so_far_html(results, folder)]
     parts += ["<h3>Accuracy by class</h3>", _by_class_html(results, folder)]
     agnostic = [r for r in results if r.task_agnostic]
     if agnostic:
@@ -418,6 +423,96 @@ def _heat_maps(results: Sequence[Result], folder: Path) -> str:
         "over seeds. Without colour: the task had not been shown yet.",
         height=size,
     )
+
+
+# Settings beyond the paper's ----------------------------------------------------------------------
+
+
+def _so_far_html(results: Sequence[Result], folder: Path) -> str:
+    """Where tasks bring new classes: accuracy on all that came, after each segment."""
+    rows, series, said = [], [], []
+    for result in results:
+        found = result.summary["class_incremental"]
+        both = (found[name] for name in INCREMENTAL)
+        rows.append(
+            [
+                label(result.method),
+                *(tables.mean_std(value["mean"], value["std"]) for value in both),
+            ]
+        )
+        mean, std = (np.array([v[name] for v in found["so_far"]]) for name in ("mean", "std"))
+        style = style_of(result.method, result.task_agnostic)
+        series.append(Series(label(result.method), style, mean, std))
+        said.append(f"{label(result.method)}: " + ", ".join(f"{value:.1f}" for value in mean))
+    stream = results[0].stream
+    draw = partial(
+        figures.curves,
+        series=series,
+        at=range(1, len(stream) + 1),
+        ticks=[f"T{task + 1}" for task in stream],
+        axis="after training on",
+    )
+    picture = _picture(
+        [draw],
+        folder / "accuracy-so-far",
+        f"Accuracy on all classes so far, in percent. {'; '.join(said)}.",
+        "Share of the test samples of all classes that came so far; bars of one standard "
+        "deviation, dashed: task-agnostic.",
+        width=4.9,
+        height=3.3,
+    )
+    table = simple_table(
+        "Tasks bring new classes. Final accuracy: on all of them, in the end; average incremental "
+        "accuracy: the mean over segments of the accuracy on all that came so far.",
+        ["method", "final accuracy", "average incremental accuracy"],
+        rows,
+    )
+    return table + figure_html(picture)
+
+
+def _labelled(result: Result) -> float:
+    """The share of training samples that come with their label."""
+    return float(result.about.get("shown", {}).get("labelled", 1.0))
+
+
+def _labels_html(results: dict[str, list[Result]], folder: Path) -> str | None:
+    """Accuracy against the share of labels, where benchmarks of the grid differ in it."""
+    share = {name: _labelled(found[0]) for name, found in results.items()}
+    tasks = {
+        n: [(t["dataset"], t["classes"]) for t in r[0].about["tasks"]] for n, r in results.items()
+    }
+    fewest = min(share, key=lambda name: share[name])
+    names = sorted((n for n in results if tasks[n] == tasks[fewest]), key=lambda n: share[n])
+    if share[fewest] == 1 or len(names) < 2:
+        return None
+    series, rows = [], []
+    for index, first in enumerate(results[names[0]]):
+        values = [results[name][index].metric("average_accuracy") for name in names]
+        mean, std = (np.array([v[i] for v in values], np.float64) for i in (0, 1))
+        series.append(
+            Series(label(first.method), style_of(first.method, first.task_agnostic), mean, std)
+        )
+        rows.append([label(first.method), *(tables.mean_std(*value) for value in values)])
+    ticks = [f"{100 * share[name]:g} %" for name in names]
+    draw = partial(
+        figures.curves,
+        series=series,
+        at=range(len(names)),
+        ticks=ticks,
+        axis="training samples with a label",
+    )
+    said = "; ".join(" ".join(row) for row in rows)
+    picture = _picture(
+        [draw],
+        folder / "accuracy-by-labels",
+        f"Average accuracy in percent against the share of labels. {said}.",
+        "Average accuracy, mean over seeds; bars of one standard deviation.",
+        width=4.9,
+        height=3.3,
+    )
+    heads = [f"{tick} ({name})" for tick, name in zip(ticks, names, strict=True)]
+    caption = "Average accuracy by the share of training samples that come with their label."
+    return simple_table(caption, ["method", *heads], rows) + figure_html(picture)
 
 
 # Classes ------------------------------------------------------------------------------------------

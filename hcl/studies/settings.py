@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from hcl.model.settings import FlowSettings
+from hcl.settings import Range, Seed, check_limits
+
+Count = Annotated[int, Range(1, 1_000_000)]
 
 
 @dataclass(frozen=True)
@@ -24,26 +28,21 @@ class MoonsSettings:
         seed: of everything random.
     """
 
-    samples: int = 1000
-    noise: float = 0.08
-    steps: int = 600
-    batch_size: int = 128
-    learning_rate: float = 3e-3
-    alpha: float = 100.0
-    mean_scale: float = 3.0
+    samples: Count = 1000
+    noise: Annotated[float, Range(0, 1_000)] = 0.08
+    steps: Count = 600
+    batch_size: Count = 128
+    learning_rate: Annotated[float, Range(0, 10, above=True)] = 3e-3
+    alpha: Annotated[float, Range(0, 1_000_000_000)] = 100.0
+    mean_scale: Annotated[float, Range(0, 1_000_000)] = 3.0
     flow: FlowSettings = field(
         default_factory=lambda: FlowSettings(couplings=4, hidden_layers=2, hidden=64)
     )
-    grid: int = 140
-    seed: int = 0
+    grid: Annotated[int, Range(1, 2_000)] = 140
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for name in ("samples", "steps", "batch_size", "grid"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be 1 or more, found {getattr(self, name)}")
-        for name in ("noise", "learning_rate", "alpha", "mean_scale", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: is {getattr(self, name)}; expected 0 or more.")
+        check_limits(self)
         if self.flow.kind != "realnvp":
             raise ValueError(
                 f"flow.kind: the moons are vectors; take realnvp, not {self.flow.kind}"
@@ -61,15 +60,10 @@ class ToySettings:
         samples: how many latents z stand for N(0, 1).
     """
 
-    gamma: float = 1.0
-    highest: float = 3.0
-    steps: int = 300
-    samples: int = 1000
+    gamma: Annotated[float, Range(0, 1_000_000, above=True)] = 1.0
+    highest: Annotated[float, Range(0, 1_000_000, above=True)] = 3.0
+    steps: Annotated[int, Range(2, 1_000_000)] = 300
+    samples: Annotated[int, Range(2, 1_000_000)] = 1000
 
     def __post_init__(self) -> None:
-        for name in ("gamma", "highest"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: must be above 0, found {getattr(self, name)}")
-        for name in ("steps", "samples"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"{name}: must be 2 or more, found {getattr(self, name)}")
+        check_limits(self)

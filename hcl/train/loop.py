@@ -18,9 +18,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcl import __version__
+from hcl.detect.verdict import Watched
 from hcl.errors import HCLError
 from hcl.files import fingerprint
-from hcl.learn.contract import Learner, Observation, Prediction, Sampler, Start, Watched
+from hcl.learn.contract import (
+    Batch,
+    Learner,
+    Observation,
+    Prediction,
+    Sampler,
+    Start,
+    TaskBatch,
+)
 from hcl.learn.settings import Method, TrainingSettings, used_settings
 from hcl.model import looking
 from hcl.model.hybrid import NonFiniteError
@@ -54,8 +63,9 @@ class Job:
 
     def settings(self) -> dict[str, Any]:
         """What a run file says of its settings."""
-        used = used_settings(self.method, self.flow, self.training)
-        if not self.method.closed_form:
+        in_batches = self.benchmark.shown.counts_batches
+        used = used_settings(self.method, self.flow, self.training, in_batches)
+        if "checkpoint_every" in used.get("training", {}):
             del used["training"]["checkpoint_every"]  # no influence on the result
             used["training"]["device"] = self.device.type  # the one that "auto" found
         return used
@@ -121,6 +131,8 @@ def start_of(job: Job, stream: Stream) -> Start:
         seed=job.seed,
         device=job.device,
         archive=stream,
+        only_seen=job.benchmark.shown.labels == "own",
+        partly_labelled=job.benchmark.shown.labelled < 1,
     )
 
 
@@ -152,7 +164,7 @@ def train_seed(
     stream = Stream(
         job.benchmark,
         job.embeddings,
-        batch_size=CLOSED_FORM_BATCH if job.method.closed_form else job.training.batch_size,
+        batch_size=_batch_size(job),
         seed=job.seed,
         device=job.device,
         images=job.method.takes_images,
@@ -182,9 +194,10 @@ def train_seed(
     while progress.segment < len(segments):
         segment = progress.segment
         for batch in stream.batches(segment, progress.batch, epochs):
-            told = batch if job.method.detection is None else batch.without_task()
+            told = _told(job, batch, segment)
             with _saying_where(job, progress):
-                _note(progress, learner.observe(told), batch.task, learner)
+                if len(told.y):
+                    _note(progress, learner.observe(told), batch.task, learner)
             progress.batch += 1
             steps.update()
             done += 1
@@ -202,6 +215,26 @@ def train_seed(
             _save(checkpoint, progress, learner)
     steps.close()
     return _finish(job, progress), learner
+
+
+def _told(job: Job, batch: TaskBatch, segment: int) -> Batch | TaskBatch:
+    """The batch as the learner may see it: with its task, and with samples without a label.
+
+    A learner that infers whose a sample is is told the task that the segment brings, from the first
+    batch that may hold it; others are told whose most samples are.
+    """
+    if getattr(job.method, "belongs", "batch") == "sample":
+        batch = batch._replace(task=job.benchmark.stream[segment].task)
+    if job.benchmark.shown.labelled < 1 and not getattr(job.method, "unlabelled", 0):
+        batch = batch.labelled()
+    return batch if job.method.detection is None else batch.without_task()
+
+
+def _batch_size(job: Job) -> int:
+    """Sums may come in larger batches, unless the stream is made of batches."""
+    if job.method.closed_form and not job.benchmark.shown.counts_batches:
+        return CLOSED_FORM_BATCH
+    return job.training.batch_size
 
 
 def _note(progress: Progress, seen: Observation, true_task: int, learner: Learner) -> None:

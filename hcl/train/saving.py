@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hcl.errors import HCLError
-from hcl.learn.contract import Learner, Start, TaskBatches
+from hcl.learn.contract import Learner, MixedBatch, Start, TaskBatches
 from hcl.learn.kinds import AnyMethod
 from hcl.learn.settings import Method, TrainingSettings
 from hcl.model.model_file import Content, read_model, write_model
@@ -225,9 +225,9 @@ def _counts(
     """For each class of a task, its name and its number of training samples."""
     found = benchmark.tasks[task]
     names = _names(embeddings[found.dataset])
-    return tuple(
-        {names(label): int((found.train.y == k).sum())} for k, label in enumerate(found.classes)
-    )
+    own = benchmark.shown.labels == "own"  # a class that never came in a task has no samples there
+    labels = range(benchmark.num_classes) if own else found.classes
+    return tuple({names(label): int((found.train.y == k).sum())} for k, label in enumerate(labels))
 
 
 def _names(embeddings: Embeddings) -> Callable[[int], str]:
@@ -278,7 +278,7 @@ def _rebuilt(about: About, content: Content, device: torch.device, path: str | P
         training=about.training,
         seed=about.seed,
         device=device,
-        archive=_NoArchive(about.name),
+        archive=NoArchive(about),
     )
     try:
         learner: Learner = importlib.import_module(about.method.learner).build(about.method, start)
@@ -289,14 +289,30 @@ def _rebuilt(about: About, content: Content, device: torch.device, path: str | P
     return learner
 
 
-class _NoArchive:
-    """In place of all tasks' training samples, which no model file holds."""
+def looks_back(method: Method) -> bool:
+    """Whether a method learns from all data of old tasks, which no model file holds."""
+    return method.kind == "joint" or getattr(getattr(method, "memory", None), "kind", "") == "all"
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+
+class NoArchive:
+    """In place of all tasks' training samples, of which a model file knows the number of tasks."""
+
+    def __init__(self, about: About) -> None:
+        self.name = about.name
+        self.num_tasks = len(about.given or ())
+
+    def refusal(self) -> HCLError:
+        """Why learning can't go on."""
+        return HCLError(
+            f"{self.name} looks at all data of old tasks again, which a model file does not hold: "
+            "it can't go on learning. Take another method."
+        )
 
     def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
-        raise HCLError(
-            f"{self.name} looks at all data of old tasks again, which a model file does not hold: "
-            "it can't go on learning. Take a method with another memory."
-        )
+        raise self.refusal()
+
+    def num_mixed(self, count: int) -> int:
+        raise self.refusal()
+
+    def mixed(self, count: int, generator: torch.Generator) -> Iterator[MixedBatch]:
+        raise self.refusal()

@@ -4,7 +4,10 @@ A learner is handed a ``Batch``; only one that is told its tasks gets a ``TaskBa
 
 Paper: batches of 32. Here: an epoch over n samples is cut into round(n / 32) batches whose sizes
 differ by one at most, because a last batch of a few samples would be a noisy gradient, and a
-statistic unlike those in the detector's window. Every sample is shown once an epoch.
+statistic unlike those in the detector's window. Every sample is shown once an epoch, unless the
+benchmark says otherwise (``hcl.records.tasks.Shown``): labels may come at other frequencies, a
+segment may begin with samples of the one before it, and features may be disturbed. A blurred batch
+counts as one of the task that most of its samples are of.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcl.errors import HCLError
-from hcl.learn.contract import MixedBatch, TaskBatch, TaskBatches
+from hcl.learn.contract import UNLABELLED, MixedBatch, TaskBatch, TaskBatches
 from hcl.records.embeddings import Embeddings
-from hcl.records.tasks import Benchmark, Part, Task
+from hcl.records.tasks import Benchmark, Drift, Part, Tails, Task
 
 SHUFFLE = 1  # keeps the generator of the order apart from others of the same seed
+BLUR, TAILS, DRIFT, LABELLED = 5, 6, 7, 8  # and these from it: see also ``hcl.train.loop``
+SCALE_SAMPLES = 4096  # from which a feature's standard deviation is taken
 
 
 def batch_bounds(samples: int, batch_size: int) -> NDArray[np.int64]:
@@ -32,13 +37,49 @@ def batch_bounds(samples: int, batch_size: int) -> NDArray[np.int64]:
     return np.arange(batches + 1) * samples // batches
 
 
+def labels_of(benchmark: Benchmark, task: Task) -> Sequence[int]:
+    """The labels of a task's classes."""
+    return task.classes if benchmark.shown.labels == "own" else range(len(task.classes))
+
+
+def shown_of_each(benchmark: Benchmark, segment: int) -> NDArray[np.int64] | None:
+    """Samples of each label in an epoch of the segment, as its frequencies say.
+
+    As many as there can be without showing one twice; ``None`` where all are shown.
+    """
+    frequencies = benchmark.shown.frequencies
+    weights = None if frequencies is None else frequencies[segment]
+    if weights is None:
+        return None
+    task = benchmark.tasks[benchmark.stream[segment].task]
+    share = np.array(weights) / sum(weights)
+    there = [np.sum(task.train.y == label) for label in labels_of(benchmark, task)]
+    total = min(n / s for n, s in zip(there, share, strict=True) if s > 0)
+    return np.floor(total * share + 1e-9).astype(np.int64)
+
+
+def epoch_bounds(benchmark: Benchmark, segment: int, batch_size: int) -> NDArray[np.int64]:
+    """Where the batches of one epoch of a segment begin and end."""
+    each = shown_of_each(benchmark, segment)
+    rows = benchmark.tasks[benchmark.stream[segment].task].train.rows
+    return batch_bounds(len(rows) if each is None else int(each.sum()), batch_size)
+
+
+def segment_batches(
+    benchmark: Benchmark, segment: int, batch_size: int, epochs: int | None = None
+) -> int:
+    """Batches that a segment shows in all; ``epochs`` limits them to so many passes."""
+    per_epoch = len(epoch_bounds(benchmark, segment, batch_size)) - 1
+    batches = benchmark.shown.batches
+    if batches is None:
+        return per_epoch * (benchmark.stream[segment].epochs if epochs is None else epochs)
+    return batches if epochs is None else min(batches, epochs * per_epoch)
+
+
 def shortest_segment(benchmark: Benchmark, batch_size: int) -> int:
     """Batches of the segment of the stream that has the fewest."""
-    return min(
-        segment.epochs * (len(batch_bounds(len(task.train.rows), batch_size)) - 1)
-        for segment in benchmark.stream
-        for task in (benchmark.tasks[segment.task],)
-    )
+    segments = range(len(benchmark.stream))
+    return min(segment_batches(benchmark, segment, batch_size) for segment in segments)
 
 
 class Stream:
@@ -77,39 +118,83 @@ class Stream:
         self.pixels = first.pixels
         self._images = images
         self.shape = self.pixels if images and self.pixels is not None else (self.size,)
+        self._orders: dict[tuple[int, int], NDArray[np.int64]] = {}  # the last ones
+        self._with_label: dict[int, NDArray[np.bool_]] = {}  # by task
+        self._scale, self._direction = self._disturbance()
 
-    def bounds(self, segment: int) -> NDArray[np.int64]:
-        """Where the batches of one epoch of a segment begin and end."""
-        task = self.benchmark.tasks[self.benchmark.stream[segment].task]
-        return batch_bounds(len(task.train.rows), self.batch_size)
+    def _disturbance(self) -> tuple[NDArray[np.float32], Tensor]:
+        """Each feature's standard deviation in the first task, and where drift goes to."""
+        shown = self.benchmark.shown
+        if shown.disturb is None:
+            return np.zeros(0, np.float32), torch.zeros(0)
+        task = self.benchmark.tasks[self.benchmark.stream[0].task]
+        x = self._embeddings[task.dataset].x[task.train.rows[:SCALE_SAMPLES]]
+        scale = x.std(0, dtype=np.float64).astype(np.float32)
+        v = np.random.default_rng([shown.seed, DRIFT]).standard_normal(self.size)
+        direction = torch.from_numpy((scale * v / np.linalg.norm(v)).astype(np.float32))
+        return scale, direction.to(self.device)
 
     def num_batches(self, segment: int, epochs: int | None = None) -> int:
         """Batches that the segment shows in all."""
-        epochs = self.benchmark.stream[segment].epochs if epochs is None else epochs
-        return epochs * (len(self.bounds(segment)) - 1)
+        return segment_batches(self.benchmark, segment, self.batch_size, epochs)
 
     def batches(
         self, segment: int, first: int = 0, epochs: int | None = None
     ) -> Iterator[TaskBatch]:
         """The segment's batches from number ``first`` on.
 
-        The order of an epoch depends on the seed, the segment and the epoch alone, so that a run
-        can be taken up at any batch. ``epochs`` replaces the segment's own number.
+        A batch depends on the seed, the segment and its number alone, so that a run can be taken
+        up at any batch. ``epochs`` replaces the segment's own number.
         """
         number = self.benchmark.stream[segment].task
-        task = self.benchmark.tasks[number]
-        bounds = self.bounds(segment)
-        per_epoch = len(bounds) - 1
+        before = self.benchmark.stream[segment - 1].task if segment else number
         total = self.num_batches(segment, epochs)
-        order: NDArray[np.int64] | None = None
+        blur = min(self.benchmark.shown.blur, total) if segment else 0
+        last = self.num_batches(segment - 1, epochs) if blur else 0
         for index in range(first, total):
-            epoch, batch = divmod(index, per_epoch)
-            if order is None or batch == 0:
-                generator = np.random.default_rng([self.seed, SHUFFLE, segment, epoch])
-                order = generator.permutation(len(task.train.rows))
-            chosen = order[bounds[batch] : bounds[batch + 1]]
-            x, y = self._gather(task, task.train, chosen)
-            yield TaskBatch(x, y, number)
+            x, y = self._whole_batch(segment, index, total)
+            if index >= blur:
+                yield TaskBatch(x, y, number)
+                continue
+            # The segment before this one goes on, and gives the samples that are not of this one.
+            old_x, old_y = self._whole_batch(segment - 1, last + index, last)
+            generator = np.random.default_rng([self.seed, BLUR, segment, index])
+            new = generator.random(len(y)) < (index + 1) / (blur + 1)
+            taken = torch.from_numpy(np.arange(len(y)) % len(old_y)).to(self.device)
+            is_new = torch.from_numpy(new).to(self.device)
+            x = torch.where(is_new.view(-1, *[1] * (x.dim() - 1)), x, old_x[taken])
+            y = torch.where(is_new, y, old_y[taken])
+            yield TaskBatch(x, y, number if 2 * new.sum() >= len(new) else before)
+
+    def _whole_batch(self, segment: int, index: int, total: int) -> tuple[Tensor, Tensor]:
+        """Batch ``index`` of a segment that has ``total`` of them, all of its own task."""
+        task = self.benchmark.tasks[self.benchmark.stream[segment].task]
+        bounds = epoch_bounds(self.benchmark, segment, self.batch_size)
+        epoch, batch = divmod(index, len(bounds) - 1)
+        chosen = self._order(segment, epoch)[bounds[batch] : bounds[batch + 1]]
+        x, y = self._gather(task, task.train, chosen)
+        disturb = self.benchmark.shown.disturb
+        if isinstance(disturb, Drift):
+            x = x + (index - (total - 1) / 2) * disturb.rate * self._direction
+        return x, y
+
+    def _order(self, segment: int, epoch: int) -> NDArray[np.int64]:
+        """The samples of one epoch of a segment, by seed, segment and epoch alone."""
+        if (segment, epoch) not in self._orders:
+            if len(self._orders) > 1:  # this segment's, and that of the one before it
+                del self._orders[next(iter(self._orders))]
+            generator = np.random.default_rng([self.seed, SHUFFLE, segment, epoch])
+            task = self.benchmark.tasks[self.benchmark.stream[segment].task]
+            y = task.train.y
+            order = generator.permutation(len(y))
+            each = shown_of_each(self.benchmark, segment)
+            if each is not None:
+                labels = labels_of(self.benchmark, task)
+                counts = zip(labels, each, strict=True)
+                kept = [np.flatnonzero(y[order] == k)[:count] for k, count in counts]
+                order = order[np.sort(np.concatenate(kept))]
+            self._orders[segment, epoch] = order
+        return self._orders[segment, epoch]
 
     def first_samples(self, count: int) -> TaskBatch:
         """Up to ``count`` training samples of the first task: for what is fitted on it alone."""
@@ -170,11 +255,41 @@ class Stream:
                 yield self._gather(task, task.test, chosen)[0]
 
     def _gather(self, task: Task, part: Part, chosen: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        x = torch.from_numpy(_read_rows(self._embeddings[task.dataset].x, part.rows[chosen]))
-        y = torch.from_numpy(part.y[chosen])
+        rows = part.rows[chosen]
+        found = _read_rows(self._embeddings[task.dataset].x, rows)
+        tails = self.benchmark.shown.disturb
+        if isinstance(tails, Tails):
+            found += tails.scale * self._scale * self._noise(rows, tails.degrees)
+        x = torch.from_numpy(found)
+        labels = part.y[chosen]
+        if part is task.train and self.benchmark.shown.labelled < 1:
+            labels = np.where(self._labelled(task)[chosen], labels, UNLABELLED)
+        y = torch.from_numpy(labels)
         x = sent(x.view(-1, *self.shape), self.device)
         as_they_are = self.pixels is None or self._images
         return x if as_they_are else x / 255, sent(y, self.device)
+
+    def _labelled(self, task: Task) -> NDArray[np.bool_]:
+        """Which training samples of a task come with their label: so many of each class."""
+        number = next(i for i, other in enumerate(self.benchmark.tasks) if other is task)
+        if number not in self._with_label:
+            shown = self.benchmark.shown
+            generator = np.random.default_rng([shown.seed, LABELLED, number])
+            found = np.zeros(len(task.train.y), bool)
+            for label in labels_of(self.benchmark, task):
+                of_class = generator.permutation(np.flatnonzero(task.train.y == label))
+                found[of_class[: max(1, round(shown.labelled * len(of_class)))]] = True
+            self._with_label[number] = found
+        return self._with_label[number]
+
+    def _noise(self, rows: NDArray[np.int64], degrees: float) -> NDArray[np.float32]:
+        """Student's t for each row of a file: the same whenever, and with whom, it is read."""
+        seed = self.benchmark.shown.seed
+        drawn = [
+            np.random.default_rng([seed, TAILS, int(row)]).standard_t(degrees, self.size)
+            for row in rows
+        ]
+        return np.array(drawn, np.float32).reshape(len(rows), self.size)
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
 from hcl.learn.kinds import AnyMethod
-from hcl.settings import did_you_mean
+from hcl.learn.settings import Samples
+from hcl.settings import Seed, check_limits, did_you_mean
 
 Metric = Literal["average", "overall"]
-Value = int | float
+Value = int | float  # a method's own settings say which
 Values = dict[str, tuple[Value, ...] | dict[str, tuple[Value, ...]]]
 
 
@@ -52,10 +53,11 @@ class TuneSettings:
     values: Values = field(default_factory=_usual_values)
     search: Literal["coordinate", "grid"] = "coordinate"
     metric: Metric = "average"
-    seed: int = 0
-    samples_per_task: int | None = None
+    seed: Seed = 0
+    samples_per_task: Samples | None = None
 
     def __post_init__(self) -> None:
+        check_limits(self)
         known = numbers_of(AnyMethod)
         for key, values in self.listed().items():
             if key not in known:
@@ -65,12 +67,6 @@ class TuneSettings:
                 )
             if len(set(values)) != len(values):
                 raise ValueError(f"values.{key}: a value stands twice in {list(values)}.")
-        if self.seed < 0:
-            raise ValueError(f"seed: is {self.seed}; expected 0 or more.")
-        if self.samples_per_task is not None and self.samples_per_task < 1:
-            raise ValueError(
-                f"samples_per_task: is {self.samples_per_task}; expected 1 or more, or null."
-            )
 
     def listed(self) -> dict[str, tuple[Value, ...]]:
         """The lists by dotted key, such as ``memory.alpha``."""

@@ -146,7 +146,10 @@ class ImageReader:
         )
         from hcl.extract.settings import ExtractSettings
 
-        settings = ExtractSettings(self.input.backbone, device=self.device)
+        try:
+            settings = ExtractSettings(self.input.backbone, device=self.device)
+        except ValueError as error:
+            raise HCLError(str(error)) from None
         lanes = find_lanes(self.device)
         kind = lanes[0].type
         block = forward_batch(settings, kind)

@@ -15,6 +15,7 @@ from hcl.errors import HCLError
 from hcl.evaluate import scoring
 from hcl.records.embeddings import Embeddings
 from hcl.records.scores import headline, write_scores
+from hcl.records.tasks import Shown
 from tests.support.made_runs import BATCHES, make_benchmark, make_run, write_runs
 
 # After the last segment, samples 0 and 1 (task 0) and 6 (task 2) are wrong; after the first, 0.
@@ -35,6 +36,29 @@ def test_scores_of_one_run() -> None:
     assert scores.forgetting == pytest.approx((0.25 + 0) / 2)
     assert scores.overall_accuracy == pytest.approx(9 / 12)
     assert scores.changes is None
+
+
+def test_where_tasks_bring_new_classes_all_that_came_are_scored_together(tmp_path: Path) -> None:
+    plain = make_benchmark()
+    benchmark = replace(plain, shown=Shown(labels="own"))
+    scores = scoring.score(make_run(benchmark, wrong=WRONG), benchmark)
+    assert scores.so_far is not None
+    np.testing.assert_allclose(scores.so_far, [3 / 4, 1, 9 / 12])
+    summary = scoring.summarise([scores])
+    own = summary["class_incremental"]
+    assert own["final_accuracy"]["mean"] == 75
+    assert own["incremental_accuracy"]["mean"] == pytest.approx(
+        100 * (3 / 4 + 1 + 3 / 4) / 3, abs=1e-3
+    )
+    assert headline(summary)["final"] == 75
+    assert "final accuracy 75.00 %, incremental accuracy 83.33 %" in scoring.in_words(summary)
+    about = scoring.about([make_run(benchmark)], benchmark, {})
+    write_scores(tmp_path / "s", [make_run(benchmark)], [scores], summary, about)
+    (row,) = rows(tmp_path / "s" / "metrics.csv")
+    assert (row["final_accuracy"], row["incremental_accuracy"]) == ("75.0", "83.3333")
+    domain = scoring.score(make_run(plain), plain)
+    assert domain.so_far is None
+    assert "class_incremental" not in scoring.summarise([domain])
 
 
 def test_the_pair_decides_the_overall_accuracy() -> None:

@@ -213,3 +213,11 @@ def test_segments_of_the_same_task_are_no_change() -> None:
 
 def test_standard_deviation_is_the_population_s() -> None:
     assert metrics.mean_and_std([1.0, 2.0, 6.0]) == pytest.approx((3.0, math.sqrt(14 / 3)))
+
+
+def test_accuracy_so_far_is_over_all_samples_of_the_tasks_that_came():
+    accuracy = np.array([[1.0, 0.5, 0.2], [0.0, 0.8, 0.6], [0.0, 0.0, 1.0]])
+    so_far = metrics.accuracy_so_far(accuracy, [10, 30, 60], [0, 1, 2])
+    np.testing.assert_allclose(so_far, [1.0, (5 + 24) / 40, (2 + 18 + 60) / 100])
+    again = metrics.accuracy_so_far(accuracy[:2], [10, 30], [0, 1, 0])  # the first comes back
+    np.testing.assert_allclose(again, [1.0, (5 + 24) / 40, (2 + 18) / 40])

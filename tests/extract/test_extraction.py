@@ -609,11 +609,11 @@ def test_a_device_without_room_says_what_to_lower(raw, tmp_path, settings, monke
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"image_size": 31}, r"extract\.image_size: 31 is too small; allowed: auto, 32"),
+        ({"image_size": 31}, r"extract\.image_size: is 31; expected a whole number from 32"),
         ({"image_size": "small"}, r"extract\.image_size is 'small'"),
-        ({"batch_size": 0}, r"extract\.batch_size: 0 is too small"),
-        ({"forward_batch": 0}, r"extract\.forward_batch: 0 is too small"),
-        ({"workers": -1}, r"extract\.workers: -1 is negative"),
+        ({"batch_size": 0}, r"extract\.batch_size: is 0; expected a whole number from 1"),
+        ({"forward_batch": 0}, r"extract\.forward_batch: is 0; expected a whole number from 1"),
+        ({"workers": -1}, r"extract\.workers: is -1; expected a whole number from 0"),
         ({"device": "gpu"}, r"extract\.device: 'gpu'; allowed: auto, cpu"),
         ({"device": "cpu:1"}, r"extract\.device: 'cpu:1'"),
         ({"device": "cuda:x"}, r"extract\.device: 'cuda:x'"),

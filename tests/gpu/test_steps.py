@@ -63,7 +63,7 @@ def test_a_step_of_a_learner_that_is_told_its_tasks_looks_at_nothing(name, looks
 
 @pytest.mark.parametrize("name", DETECTING)
 def test_a_step_of_a_learner_that_detects_its_tasks_looks_once(name, looks_cost):
-    steps = watched(job(name, epochs=6))
+    steps = watched(job(name, epochs=10))
     assert {len(looks.seen) for changed, looks in steps[1:] if not changed} == {1}
     assert any(changed for changed, _ in steps[1:])
     assert max(len(looks.seen) for changed, looks in steps if changed) <= 4

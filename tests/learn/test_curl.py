@@ -109,9 +109,9 @@ def test_snapshot_stays_as_it_was():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"encoder": []}, "m.encoder: is []; list at least one width above 0."),
-        ({"decoder": [0]}, "m.decoder: is [0]; list at least one"),
-        ({"latents": 0}, "m.latents: is 0; expected 1 or more."),
+        ({"encoder": []}, "m.encoder: has 0 widths; list from 1 to 100."),
+        ({"decoder": [0]}, "m.decoder: is (0,); expected a list, each item a whole number from 1"),
+        ({"latents": 0}, "m.latents: is 0; expected a whole number from 1 to 65,536."),
     ],
 )
 def test_impossible_sizes_are_named(values, message):

@@ -10,6 +10,7 @@ import typing
 
 import pytest
 
+from hcl.detect.settings import CalibratedSettings
 from hcl.errors import HCLError
 from hcl.learn.closed_form.settings import NearestMeanMethod, RanPACMethod, StreamingLDAMethod
 from hcl.learn.curl.settings import CurlMethod
@@ -23,7 +24,6 @@ from hcl.learn.flow.settings import (
     NoMemory,
 )
 from hcl.learn.kinds import AnyMethod
-from hcl.learn.plus.sequential import SequentialSettings
 from hcl.learn.plus.settings import GaussianRule, LearnsAll, PlusMethod
 from hcl.learn.settings import TrainingSettings, used_settings
 from hcl.model.settings import FlowSettings
@@ -74,7 +74,7 @@ def test_what_a_parameter_file_says_is_what_is_built():
         detection=DetectionSettings(window=30),
     )
     made = read(kind="plus", rule={"kind": "gaussian"}, flow={"kind": "all"}, detection={})
-    assert made == PlusMethod(rule=GaussianRule(), flow=LearnsAll(), detection=SequentialSettings())
+    assert made == PlusMethod(rule=GaussianRule(), flow=LearnsAll(), detection=CalibratedSettings())
 
 
 def test_a_method_is_task_agnostic_because_it_has_a_detection_section():
@@ -147,16 +147,17 @@ RATED = [  # every place where a method has rates of its own
 @pytest.mark.parametrize(
     ("rate", "said"),
     [
-        ({"learning_rate": 0}, "learning_rate: is 0; expected a number above 0."),
-        ({"learning_rate": -1}, "learning_rate: is -1; expected a number above 0."),
-        ({"weight_decay": -1}, "weight_decay: is -1; expected 0 or more."),
+        ({"learning_rate": 0}, "is 0; expected a number above 0, up to 10"),
+        ({"learning_rate": -0.05}, "is -0.05; expected a number above 0, up to 10"),
+        ({"learning_rate": 11}, "is 11; expected a number above 0, up to 10"),
+        ({"weight_decay": -1}, "is -1; expected a number from 0 to 1,000"),
     ],
 )
 def test_a_rate_of_0_or_minus_1_is_refused_wherever_a_method_has_one(place, rate, said):
-    values = {**place, **rate}
+    values, said = {**place, **rate}, f"{next(iter(rate))}: {said}"
     if "flow" in place:
         values, said = {**place, "flow": {**place["flow"], **rate}}, f"flow.{said}"
-    with pytest.raises(HCLError, match=f"^params.yaml: m.{re.escape(said)}$"):
+    with pytest.raises(HCLError, match=f"^params.yaml: m.{re.escape(said)}"):
         read(**values)
 
 
@@ -183,34 +184,34 @@ def test_no_weight_decay_and_the_benchmark_s_own_are_not_the_same():
         ),
         (
             {"kind": "flow", "memory": {"kind": "functional", "alpha": -1.0}},
-            "m.memory.alpha: is -1; expected 0 or more.",
+            "m.memory.alpha: is -1; expected a number from 0 to 1,000,000,000.",
         ),
         (
             {"kind": "flow", "memory": {"kind": "generative", "replay": 0}},
-            "m.memory.replay: is 0; expected 1 or more.",
+            "m.memory.replay: is 0; expected a whole number",
         ),
         (
             {"kind": "flow", "memory": {"kind": "functional", "replay": 0}},
-            "m.memory.replay: is 0; expected 1 or more.",
+            "m.memory.replay: is 0; expected a whole number",
         ),
         (
             {"kind": "flow", "memory": {"kind": "buffer", "size": 0}},
-            "m.memory.size: is 0; expected 1 or more.",
+            "m.memory.size: is 0; expected a whole number from 1 to 1,000,000,000.",
         ),
         (
             {"kind": "flow", "learning_rate_decay": -1.0},
-            "m.learning_rate_decay: is -1; expected 0 or more.",
+            "m.learning_rate_decay: is -1; expected a number from 0 to 1,000.",
         ),
         ({"kind": "flow", "detection": {"window": 1}}, "m.detection.window: is 1; expected at"),
-        ({"kind": "ranpac", "projections": 0}, "m.projections: is 0; expected 1 or more."),
-        ({"kind": "ranpac", "ridge": 0.0}, "m.ridge: is 0; expected a number above 0."),
-        ({"kind": "slda", "shrinkage": 2.0}, "m.shrinkage: is 2; expected from 0 to 1."),
-        ({"kind": "curl", "latents": 0}, "m.latents: is 0; expected 1 or more."),
-        ({"kind": "joint", "epochs": 0}, "m.epochs: is 0; expected 1 or more."),
-        ({"kind": "joint", "dropout": 1.0}, "m.dropout: is 1; expected from 0, below 1."),
-        ({"kind": "joint", "smoothing": -0.1}, "m.smoothing: is -0.1; expected from 0, below 1."),
-        ({"kind": "joint", "noise": -1.0}, "m.noise: is -1; expected 0 or more."),
-        ({"kind": "joint", "power": 0.0}, "m.power: is 0; expected above 0, up to 1."),
+        ({"kind": "ranpac", "projections": 0}, "m.projections: is 0; expected a whole number"),
+        ({"kind": "ranpac", "ridge": 0.0}, "m.ridge: is 0; expected a number above 0, up to"),
+        ({"kind": "slda", "shrinkage": 2.0}, "m.shrinkage: is 2; expected a number from 0 to 1."),
+        ({"kind": "curl", "latents": 0}, "m.latents: is 0; expected a whole number"),
+        ({"kind": "joint", "epochs": 0}, "m.epochs: is 0; expected a whole number"),
+        ({"kind": "joint", "dropout": 1.0}, "m.dropout: is 1; expected a number from 0 to 0.99"),
+        ({"kind": "joint", "smoothing": -0.1}, "m.smoothing: is -0.1; expected a number from"),
+        ({"kind": "joint", "noise": -1.0}, "m.noise: is -1; expected a number from 0"),
+        ({"kind": "joint", "power": 0.0}, "m.power: is 0; expected a number above 0"),
     ],
 )
 def test_impossible_methods_are_named(values, message):
@@ -229,7 +230,7 @@ def test_who_learns_by_sums_is_shown_each_sample_once_unless_it_has_to_notice_ch
     for method in (NearestMeanMethod(), StreamingLDAMethod(), RanPACMethod(), PlusMethod()):
         assert method.sees_once
     for method in (
-        PlusMethod(detection=SequentialSettings()),
+        PlusMethod(detection=CalibratedSettings()),
         PlusMethod(flow=LearnsAll()),
         CurlMethod(),
         *(FlowMethod(memory=memory()) for memory in (NoMemory, AllData, BufferSettings)),

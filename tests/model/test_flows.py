@@ -205,11 +205,11 @@ def test_a_coupling_stretches_within_its_bound() -> None:
     [
         ({}, (1,), "two features"),
         ({}, (3, 8, 8), "takes \\(D,\\)"),
-        ({"couplings": 0}, (4,), "couplings: must be 1"),
-        ({"hidden": 0}, (4,), "hidden: must be 1"),
-        ({"hidden_layers": 0}, (4,), "hidden_layers: must be 1"),
-        ({"bound": 0.0}, (4,), "bound: must be positive"),
-        ({"spread": -1.0}, (4,), "spread: must be 0"),
+        ({"couplings": 0}, (4,), "couplings: is 0; expected"),
+        ({"hidden": 0}, (4,), "hidden: is 0; expected"),
+        ({"hidden_layers": 0}, (4,), "hidden_layers: is 0; expected"),
+        ({"bound": 0.0}, (4,), "bound: is 0; expected"),
+        ({"spread": -1.0}, (4,), "spread: is -1; expected"),
         ({"spread": 1.0, "kind": "glow"}, (4,), "spread: a flow on images starts with 0"),
     ],
 )

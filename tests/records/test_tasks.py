@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -15,9 +16,12 @@ from hcl.errors import HCLError
 from hcl.records.embeddings import Embeddings
 from hcl.records.tasks import (
     Benchmark,
+    Drift,
     Part,
     Segment,
+    Shown,
     Source,
+    Tails,
     Task,
     read_benchmark,
     write_benchmark,
@@ -27,6 +31,7 @@ from hcl.split import (
     SegmentSettings,
     StreamSettings,
     TaskSettings,
+    as_json,
     first_difference,
     make_benchmark,
 )
@@ -163,7 +168,7 @@ def test_a_class_without_samples_is_named() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *({"validation": 0.6}, {"epochs": 0}, {"order": ()}, {"order": (SegmentSettings(1, 0),)}),
+        *({"validation": 0.6}, {"epochs": 0}, {"order": ()}),
         *({"samples_per_class": 0}, {"test_per_class": -1}),
     ],
 )
@@ -275,3 +280,98 @@ def test_other_embeddings_are_another_benchmark() -> None:
 def test_an_order_that_no_data_can_serve_is_refused_at_once(tasks, order, message) -> None:
     with pytest.raises(ValueError, match=message):
         StreamSettings(tasks, order=order)
+
+
+SHOWN = {
+    "blur": 5,
+    "batches": 20,
+    "frequencies": (1.0, 0.02),
+    "disturb": Tails(degrees=2.5),
+    "labels": "own",
+    "labelled": 0.25,
+    "order": (SegmentSettings(1, 1), SegmentSettings(2, 1, (3.0, 1.0)), 3),
+}
+
+
+@pytest.mark.parametrize("key", SHOWN)
+def test_how_a_stream_is_shown_is_part_of_the_file_and_of_the_digest(tmp_path, key) -> None:
+    plain = StreamSettings(EqualTasks("toy", 2))
+    benchmark = make(replace(plain, **{key: SHOWN[key]}))
+    assert benchmark.shown != Shown()
+    write_benchmark(tmp_path / "b.h5", benchmark)
+    read = read_benchmark(tmp_path / "b.h5")
+    assert read.shown == benchmark.shown
+    assert read.digest() == benchmark.digest() != make(plain).digest()
+    assert first_difference(read, plain) is not None
+    assert first_difference(read, replace(plain, **{key: SHOWN[key]})) is None
+    assert first_difference(make(plain), replace(plain, **{key: SHOWN[key]})) is not None
+
+
+def test_a_plain_stream_says_nothing_of_how_it_is_shown(tmp_path) -> None:
+    settings = StreamSettings(EqualTasks("toy", 2), order=(SegmentSettings(1, 2), 2, 3), seed=3)
+    benchmark = make(settings)
+    assert benchmark.shown == Shown()
+    asked = {"tasks", "order", "epochs", "validation", "seed", "samples_per_class"}
+    assert as_json(settings).keys() == asked | {"test_per_class"}
+    assert as_json(settings)["order"][0] == {"task": 1, "epochs": 2}
+    write_benchmark(tmp_path / "b.h5", benchmark)
+    with h5py.File(tmp_path / "b.h5") as file:
+        assert "shown" not in file.attrs
+    # As it was before a stream could be shown in other ways.
+    assert benchmark.digest().startswith("cb7d1719e9931c45")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("blur", -1, "blur: is -1; expected a whole number from 0"),
+        ("batches", 0, "batches: is 0; expected a whole number from 1"),
+        ("frequencies", (1.0, -0.5), "each item a number from 0"),
+        ("frequencies", (0.0, 0.0), "one of them above 0"),
+        ("frequencies", (), "expected a weight of 0 or more for each label"),
+        ("labelled", 0.0, "labelled: is 0; expected a number above 0, up to 1"),
+    ],
+)
+def test_a_stream_that_cannot_be_shown_is_refused(key, value, said) -> None:
+    with pytest.raises(ValueError, match=said):
+        StreamSettings(EqualTasks("toy", 2), **{key: value})
+
+
+def test_tails_and_drift_say_what_is_out_of_range() -> None:
+    with pytest.raises(ValueError, match="degrees: is 0"):
+        Tails(degrees=0)
+    with pytest.raises(ValueError, match="rate: is -1"):
+        Drift(rate=-1)
+
+
+def test_frequencies_have_a_weight_for_each_label() -> None:
+    with pytest.raises(HCLError, match=r"p.yaml: key.frequencies: has 3 weights.* 2 labels"):
+        make(StreamSettings(EqualTasks("toy", 2), frequencies=(1.0, 1.0, 1.0)))
+    order = (1, SegmentSettings(2, 1, (1.0,)), 3)
+    with pytest.raises(HCLError, match=r"order\[1\].frequencies: has 1 weights"):
+        make(StreamSettings(EqualTasks("toy", 2), order=order))
+
+
+def test_pixels_are_not_disturbed() -> None:
+    made = embeddings()
+    pixels = replace(made, attributes={**made.attributes, "pixels": "[1, 1, 3]"})
+    with pytest.raises(HCLError, match=r"key.disturb: moves features, but toy has pixels"):
+        make(StreamSettings(EqualTasks("toy", 2), disturb=Drift()), toy=pixels)
+
+
+def test_own_labels_are_those_of_the_data_set() -> None:
+    source = embeddings()
+    tasks = (TaskSettings("toy", ("class 4", 1)), TaskSettings("toy", (0, 2)))
+    benchmark = make(StreamSettings(tasks, labels="own"), toy=source)
+    assert benchmark.num_classes == 5
+    for task in benchmark.tasks:
+        for part in (task.train, task.validation, task.test):
+            assert (source.y[part.rows] == part.y).all()
+
+
+def test_own_labels_are_of_one_data_set_and_all_given() -> None:
+    tasks = (TaskSettings("toy", (0, 1)), TaskSettings("other", (0, 1)))
+    with pytest.raises(HCLError, match=r"key.labels: is own, but the tasks are of toy, other"):
+        make(StreamSettings(tasks, labels="own"), toy=embeddings(), other=embeddings())
+    with pytest.raises(ValueError, match=r"labelled: is 0.5, but with labels: own"):
+        StreamSettings(tasks, labels="own", labelled=0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from hcl.errors import HCLError
+from hcl.records.tasks import Shown
 from hcl.report import catalogue, report, tables
 from hcl.report.page import table_html
 from tests.support.made_runs import make_benchmark, studies, write_result
@@ -475,3 +477,32 @@ def test_a_table_cut_short_is_refused(tmp_path: Path) -> None:
 )
 def test_numbers(value: float | None, signed: bool, text: str) -> None:
     assert tables.number(value, signed) in (text, text.replace("2.35", "2.34"))
+
+
+def test_where_tasks_bring_new_classes_all_so_far_are_shown_together(tmp_path: Path) -> None:
+    benchmark = replace(make_benchmark(), shown=Shown(labels="own"))
+    for method in ("adam", "hcl-fr"):
+        write_result(tmp_path, benchmark, method, ANSWERS[method])
+    grid = report.Grid(benchmarks=("toy",), methods=("adam", "hcl-fr"))
+    report.write_report(tmp_path / "r", report.read_results(tmp_path / "scores", grid))
+    page = (tmp_path / "r" / "index.html").read_text()
+    assert "average incremental accuracy" in page
+    # Eleven of twelve are right in the end, and all before.
+    assert re.search(r"HCL-FR</th><td>91.67 ± 0.00</td><td>97.22 ± 0.00</td>", page)
+    assert (tmp_path / "r" / "figures" / "toy" / "accuracy-so-far.png").exists()
+    assert "With fewer labels" not in page
+
+
+def test_benchmarks_that_differ_in_their_labels_are_shown_beside_each_other(tmp_path: Path) -> None:
+    for name, share, wrong in (("few", 0.1, [[(2, 0), (2, 1)]] * 2), ("all", 1.0, [[], []])):
+        benchmark = replace(make_benchmark(name), shown=Shown(labelled=share))
+        write_result(tmp_path, benchmark, "hcl-fr", wrong)
+    write_result(tmp_path, make_benchmark("other", (0, 1)), "hcl-fr", [[], []])
+    grid = report.Grid(benchmarks=("all", "other", "few"), methods=("hcl-fr",))
+    report.write_report(tmp_path / "r", report.read_results(tmp_path / "scores", grid))
+    page = (tmp_path / "r" / "index.html").read_text()
+    assert "10 % (few)" in page
+    assert "100 % (all)" in page
+    assert "(other)" not in page
+    assert re.search(r"HCL-FR</th><td>83.33 ± 0.00</td><td>100.00 ± 0.00</td>", page)
+    assert (tmp_path / "r" / "figures" / "accuracy-by-labels.png").exists()

@@ -110,7 +110,7 @@ SLIPS = [
     (["methods", "hcl-fr", "ridge"], 1, "methods.hcl-fr.ridge is not a known key of kind flow"),
     (["methods", "hcl-fr", "learning_rate"], 0, "methods.hcl-fr.learning_rate: is 0; expected a"),
     (["methods", "hcl-fr", "learning_rate"], -1, "methods.hcl-fr.learning_rate: is -1; expected"),
-    (["methods", "hcl-fr", "weight_decay"], -1, "methods.hcl-fr.weight_decay: is -1; expected 0"),
+    (["methods", "hcl-fr", "weight_decay"], -1, "methods.hcl-fr.weight_decay: is -1; expected"),
     (["methods", "er", "memory", "kind"], "bufer", "methods.er.memory.kind is 'bufer' (did you"),
     (["methods", "hcl-fr-ta", "like"], "hcl-f", "methods.hcl-fr-ta.like: 'hcl-f' is not there"),
     (["methods", "hcl-fr", "like"], "hcl-fr-ta", "methods.hcl-fr-ta.like: 'hcl-fr' is like itself"),
@@ -127,7 +127,7 @@ SLIPS = [
     (
         ["benchmarks", "split-digits", "tuned", "hcl-fr", "memory", "alpha"],
         -3,
-        "benchmarks.split-digits.tuned.hcl-fr.memory.alpha: is -3; expected 0 or more.",
+        "benchmarks.split-digits.tuned.hcl-fr.memory.alpha: is -3; expected a number from 0 to",
     ),
     (
         ["benchmarks", "split-digits", "tuned", "hcl-fr", "memory", "size"],
@@ -211,6 +211,19 @@ def test_what_a_method_never_reads_is_not_in_its_settings() -> None:
     assert shown == {**expected, "hcl-fr": {*both, "flow"}}
 
 
+def test_a_closed_form_reads_the_size_of_a_batch_where_the_stream_is_made_of_batches() -> None:
+    values = yaml.safe_load(PARAMS)
+    values["benchmarks"]["split-digits"]["stream"]["batches"] = 20
+    Path("params.yaml").write_text(yaml.safe_dump(values))
+    result = CliRunner().invoke(
+        main, ["settings", "--benchmark", "split-digits", "--method", "ncm"]
+    )
+    assert result.exit_code == 0, result.output
+    shown = yaml.safe_load(result.output)
+    assert shown["stream"]["batches"] == 20
+    assert shown["training"]["batch_size"] == 32
+
+
 def test_parameters_are_checked_before_torch_is_imported() -> None:
     check = (
         "import sys; from pathlib import Path; from stages.resolve import Resolved\n"
@@ -266,3 +279,17 @@ def test_a_file_of_settings_and_names_are_not_taken_together() -> None:
         result = CliRunner().invoke(main, command)
         assert result.exit_code == 2, result.output
         assert not Path("o").exists()
+
+
+@pytest.mark.parametrize("stage", COMMANDS)
+@pytest.mark.parametrize("kind", ["datasets", "benchmarks", "methods"])
+@pytest.mark.parametrize("name", ['"><svg onload=alert(2)>b', "..", "a/b", "a" * 300, "a\nb", 1])
+def test_a_name_that_no_file_or_page_could_bear_is_refused(
+    stage: str, kind: str, name: Any
+) -> None:
+    values = yaml.safe_load(PARAMS)
+    values[kind][name] = next(iter(values[kind].values()))
+    result = run_with(stage, values)
+    assert result.exit_code == 1
+    assert f"params.yaml: {kind} has the name " in result.output
+    assert result.output.count("\n") == 1

@@ -144,7 +144,7 @@ def test_a_bad_parameter_of_a_study_is_named(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text("moons: {steps: 0}\ntoy_losses: {gamma: -1.0}\n")
     for command, message in (
-        ("moons", "moons.steps: must be 1"),
+        ("moons", "moons.steps: is 0; expected"),
         ("toy-losses", "toy_losses.gamma"),
     ):
         arguments = [command, "--params", str(path), "--out", str(tmp_path / "out")]

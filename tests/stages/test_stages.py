@@ -202,7 +202,7 @@ BAD_PARAMETERS = [
         "its epochs is 2, asked for is 3",
     ),
     ("train", "seeds", [0, "one"], "seeds[1] is 'one'"),
-    ("train", "seeds", [-1], "seeds is [-1]; expected one or more, each once, from 0 on"),
+    ("train", "seeds", [-1], "seeds[0] is -1; expected a whole number from 0"),
     ("split", "benchmarks.trees.stream.seed", -3, "benchmarks.trees.stream.seed: is -3"),
     ("moons", "moons.seed", -1, "moons.seed: is -1"),
     ("moons", "moons.noise", -0.5, "moons.noise: is -0.5"),

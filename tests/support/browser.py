@@ -19,7 +19,11 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--disable-dev-shm-usage", "--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND"),
+    *(
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+        "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+    ),
 )
 PATIENCE = 90  # seconds, for a loaded machine
 
@@ -71,8 +75,8 @@ class Page:
             assert ready, f"the browser did not answer in {PATIENCE} s"
             self._buffer += os.read(self._answers, 1 << 16)
 
-    def open(self, path: Path, width: int, height: int, scheme: str = "light") -> None:
-        """Load a file in a window of ``width`` × ``height``, for a reader of a colour scheme."""
+    def open(self, path: Path | str, width: int, height: int, scheme: str = "light") -> None:
+        """Load a file or an address in a window of a size, for a reader of a colour scheme."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -83,7 +87,7 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", features=features)
         self.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
         if not self.named("Page.loadEventFired"):
             self._wait(lambda m: m.get("method") == "Page.loadEventFired")
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hcl.detect.settings import CalibratedSettings
 from hcl.learn.curl.settings import CurlMethod
 from hcl.learn.flow.detection import DetectionSettings
 from hcl.learn.flow.settings import (
@@ -16,7 +17,6 @@ from hcl.learn.flow.settings import (
     GenerativeSettings,
 )
 from hcl.learn.joint.settings import JointMethod
-from hcl.learn.plus.sequential import SequentialSettings
 from hcl.learn.plus.settings import GaussianRule, LearnsAll, LearnsFirst, PlusMethod
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
@@ -25,7 +25,7 @@ from hcl.train.loop import Job
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
 
 DETECTION = DetectionSettings(window=12, minimum=3)
-SEQUENTIAL = SequentialSettings(window=12, minimum=3)
+CALIBRATED = CalibratedSettings()
 FLOWS = {
     "adam": FlowMethod(),
     "mtl": FlowMethod(memory=AllData()),
@@ -48,8 +48,10 @@ DETECTING = {
     "er-ta": FlowMethod(memory=BufferSettings(size=40), detection=DETECTION),
     "hcl-gr-ta": FlowMethod(memory=GenerativeSettings(), detection=DETECTION),
     "hcl-fr-ta": FlowMethod(memory=FunctionalSettings(), detection=DETECTION),
-    "hcl-plus-ta": PlusMethod(projections=20, detection=SEQUENTIAL),
-    "hcl-plus-all-ta": PlusMethod(projections=20, flow=LearnsAll(alpha=1.0), detection=SEQUENTIAL),
+    "hcl-gr-auto": FlowMethod(memory=GenerativeSettings(), detection=CALIBRATED),
+    "hcl-fr-auto": FlowMethod(memory=FunctionalSettings(), detection=CALIBRATED),
+    "hcl-plus-ta": PlusMethod(projections=20, detection=CALIBRATED),
+    "hcl-plus-all-ta": PlusMethod(projections=20, flow=LearnsAll(alpha=1.0), detection=CALIBRATED),
 }
 IMAGE_FLOWS = {
     "glow": FlowSettings(kind="glow", couplings=2, hidden_layers=1, hidden=8),

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from hcl.detect.settings import CalibratedSettings
 from hcl.learn.curl.settings import CurlMethod
 from hcl.learn.flow.detection import DetectionSettings
 from hcl.learn.flow.settings import AllData, BufferSettings, FlowMethod, FunctionalSettings
-from hcl.learn.plus.sequential import SequentialSettings
 from hcl.learn.plus.settings import LearnsAll, PlusMethod
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
@@ -33,8 +33,9 @@ METHODS = {
         memory=FunctionalSettings(), detection=DetectionSettings(window=12, minimum=5)
     ),
     "hcl-plus-ta": PlusMethod(
-        flow=LearnsAll(alpha=1.0), projections=20, detection=SequentialSettings(window=12)
+        flow=LearnsAll(alpha=1.0), projections=20, detection=CalibratedSettings()
     ),
+    "hcl-fr-auto": FlowMethod(memory=FunctionalSettings(), detection=CalibratedSettings()),
     "hcl-fr-measured": FlowMethod(memory=FunctionalSettings(draws="measured")),
     "er": FlowMethod(memory=BufferSettings(size=30)),
     "mtl": FlowMethod(memory=AllData()),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from hcl.detect.settings import CalibratedSettings
 from hcl.errors import HCLError
 from hcl.learn.closed_form.settings import NearestMeanMethod, RanPACMethod, StreamingLDAMethod
 from hcl.learn.curl.settings import CurlMethod
@@ -25,7 +26,6 @@ from hcl.learn.flow.settings import (
     GenerativeSettings,
 )
 from hcl.learn.joint.settings import JointMethod
-from hcl.learn.plus.sequential import SequentialSettings
 from hcl.learn.plus.settings import LearnsAll, PlusMethod
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
@@ -55,7 +55,8 @@ METHODS = {
     "slda": StreamingLDAMethod(),
     "ranpac": RanPACMethod(projections=50),
     "hcl-plus": PlusMethod(projections=9),
-    "hcl-plus-ta": PlusMethod(projections=9, detection=SequentialSettings()),
+    "hcl-fr-auto-ta": FlowMethod(memory=FunctionalSettings(), detection=CalibratedSettings()),
+    "hcl-plus-ta": PlusMethod(projections=9, detection=CalibratedSettings()),
 }
 EMBEDDINGS, TASKS = benchmark(blobs_in_64_dimensions(3, 64, 20), (0, 1, 0, 2))
 
@@ -108,7 +109,9 @@ def test_hcl_plus_sums_each_sample_once_unless_it_has_to_notice_changes():
     seen = {}
     for name in ("hcl-plus", "hcl-plus-ta"):
         _, learner = train_seed(dataclasses.replace(job(name), benchmark=repeated))
-        waiting = sum(len(x) for x, _, _ in learner.pending)
+        waiting = (
+            0 if learner.detector is None else sum(len(x) for x, _ in learner.detector.waiting)
+        )
         seen[name] = int(learner.moments.counts.sum()) + waiting
     shown = 4 * 64  # segments, samples of each
     assert seen == {"hcl-plus": shown, "hcl-plus-ta": 5 * shown}

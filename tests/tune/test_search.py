@@ -18,10 +18,12 @@ from hcl.learn.joint.settings import JointMethod
 from hcl.learn.kinds import AnyMethod
 from hcl.learn.plus.settings import GaussianRule, LearnsAll, LearnsFirst, PlusMethod
 from hcl.learn.settings import TrainingSettings
+from hcl.model.hybrid import NonFiniteError
 from hcl.model.settings import FlowSettings
 from hcl.records.runs import read_run
 from hcl.records.tasks import Part
 from hcl.settings import Layered, build, load_yaml
+from hcl.train import jobs
 from hcl.tune.search import (
     Point,
     Trial,
@@ -212,14 +214,22 @@ def test_a_finished_trial_is_never_trained_again(tmp_path):
     assert finished() == now
 
 
-def test_a_trial_that_diverges_has_no_scores_and_ends_no_other(tmp_path):
-    found = run(tmp_path, trying({"learning_rate": (1e30, 1e-3), "weight_decay": (1e-2,)}))
+def test_a_trial_that_diverges_has_no_scores_and_ends_no_other(tmp_path, monkeypatch):
+    train_into = jobs.train_into
+
+    def overflow_at_large_rates(job, folder, position=0):
+        if job.method.learning_rate > 1:  # no rate that may be asked for does on so small a set
+            raise NonFiniteError("the loss is inf.")
+        train_into(job, folder, position)
+
+    monkeypatch.setattr(jobs, "train_into", overflow_at_large_rates)
+    found = run(tmp_path, trying({"learning_rate": (10, 1e-3), "weight_decay": (1e-2,)}))
     assert math.isnan(found.trials[1].average)
     assert math.isnan(found.trials[1].overall)
-    assert [dict(trial.point)["learning_rate"] for trial in found.trials] == [1e-3, 1e30, 1e-3]
+    assert [dict(trial.point)["learning_rate"] for trial in found.trials] == [1e-3, 10, 1e-3]
     assert found.best in (found.trials[0], found.trials[2])
     with pytest.raises(HCLError, match=r"2 trials .* not finite.*tune.values.learning_rate"):
-        run(tmp_path, trying({"learning_rate": (1e30, 1e31)}, search="grid"))
+        run(tmp_path, trying({"learning_rate": (9.5, 10)}, search="grid"))
 
 
 def test_only_what_a_method_has_is_tried(tmp_path):
@@ -320,13 +330,13 @@ def test_what_is_chosen_laid_over_the_method_is_what_was_tried(tmp_path):
 @pytest.mark.parametrize(
     ("method", "values", "message"),
     [
-        (RANPAC, {"projections": (0,)}, r"projections: is 0; expected 1 or more"),
+        (RANPAC, {"projections": (0,)}, r"projections: is 0; expected a whole number from 1"),
         (RANPAC, {"projections": (24.5,)}, r"projections: holds 24.5; expected whole numbers"),
         (RANPAC, {"ridge": (0.1, 0)}, r"ridge: is 0; expected a number above 0"),
-        (FR, {"weight_decay": (-1e-4,)}, r"weight_decay: is -0.0001; expected 0 or more"),
+        (FR, {"weight_decay": (-1e-4,)}, r"weight_decay: is -0.0001; expected a number from 0"),
         (FR, {"learning_rate": (0,)}, r"learning_rate: is 0; expected a number above 0"),
-        (FR, {"memory.alpha": (-1,)}, r"memory.alpha: is -1; expected 0 or more"),
-        (PLUS, {"power": (0.5, 2)}, r"power: is 2; expected above 0, up to 1"),
+        (FR, {"memory.alpha": (-1,)}, r"memory.alpha: is -1; expected a number from 0"),
+        (PLUS, {"power": (0.5, 2)}, r"power: is 2; expected a number above 0, up to 1"),
         (PLUS, {"rule.penalty": (0,)}, r"rule.penalty: is 0; expected a number above 0"),
     ],
 )

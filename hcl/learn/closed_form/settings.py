@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from hcl.learn.settings import TrainingSettings, check_count, check_positive
+from hcl.learn.settings import Penalty, Projections, TrainingSettings
+from hcl.settings import Range, check_limits
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class StreamingLDAMethod:
     """
 
     kind: Literal["slda"] = "slda"
-    shrinkage: float = 1e-2
+    shrinkage: Annotated[float, Range(0, 1)] = 1e-2
 
     learner: ClassVar[str] = "hcl.learn.closed_form.learner"
     takes_images: ClassVar[bool] = False
@@ -53,8 +54,7 @@ class StreamingLDAMethod:
     sees_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.shrinkage <= 1:
-            raise ValueError(f"shrinkage: is {self.shrinkage:g}; expected from 0 to 1.")
+        check_limits(self)
 
     def check(self, training: TrainingSettings) -> None:
         """Nothing in how a benchmark is trained is at odds with it."""
@@ -75,8 +75,8 @@ class RanPACMethod:
     """
 
     kind: Literal["ranpac"] = "ranpac"
-    projections: int = 2000
-    ridge: float = 1e-2
+    projections: Projections = 2000
+    ridge: Penalty = 1e-2
 
     learner: ClassVar[str] = "hcl.learn.closed_form.learner"
     takes_images: ClassVar[bool] = False
@@ -86,8 +86,7 @@ class RanPACMethod:
     sees_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_count("projections", self.projections)
-        check_positive("ridge", self.ridge)
+        check_limits(self)
 
     def check(self, training: TrainingSettings) -> None:
         """Nothing in how a benchmark is trained is at odds with it."""

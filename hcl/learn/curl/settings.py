@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from hcl.learn.settings import TrainingSettings, check_count, check_rates
+from hcl.learn.settings import Decay, Rate, TrainingSettings
+from hcl.model.settings import Width
+from hcl.settings import check_limits
+
+MOST_LAYERS = 100
 
 
 @dataclass(frozen=True)
@@ -27,13 +31,13 @@ class CurlMethod:
     """
 
     kind: Literal["curl"] = "curl"
-    encoder: tuple[int, ...] = (512, 512)
-    decoder: tuple[int, ...] = (512, 512)
-    latents: int = 64
+    encoder: tuple[Width, ...] = (512, 512)
+    decoder: tuple[Width, ...] = (512, 512)
+    latents: Width = 64
     likelihood: Literal["gaussian", "bernoulli"] = "gaussian"
     weighing: Literal["samples", "terms"] = "samples"
-    learning_rate: float | None = None
-    weight_decay: float | None = None
+    learning_rate: Rate | None = None
+    weight_decay: Decay | None = None
 
     learner: ClassVar[str] = "hcl.learn.curl.learner"
     takes_images: ClassVar[bool] = False
@@ -43,12 +47,12 @@ class CurlMethod:
     sees_once: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        check_limits(self)
         for name in ("encoder", "decoder"):
-            widths = getattr(self, name)
-            if not widths or min(widths) < 1:
-                raise ValueError(f"{name}: is {list(widths)}; list at least one width above 0.")
-        check_count("latents", self.latents)
-        check_rates(self.learning_rate, self.weight_decay)
+            if not 1 <= len(getattr(self, name)) <= MOST_LAYERS:
+                raise ValueError(
+                    f"{name}: has {len(getattr(self, name))} widths; list from 1 to {MOST_LAYERS}."
+                )
 
     def check(self, training: TrainingSettings) -> None:
         """Nothing in how a benchmark is trained is at odds with it."""

@@ -32,11 +32,14 @@ uses least of, because it is the most typical.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
+
+from hcl.learn.settings import Batches, Spread
+from hcl.settings import Range, check_limits
 
 Statistic = Literal["log_px", "log_pz", "log_det"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)  # S1, S2, S3
@@ -46,9 +49,10 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class DetectionSettings:
-    """How task changes are found.
+    """Changes of task are found by the paper's typical sets.
 
     Attributes:
+        kind: ``typical``.
         statistics: those in use. The log-likelihood is enough for most pairs of tasks; use all
             three for hard ones (Section 4.2).
         window: l, batches that a window holds.
@@ -59,13 +63,17 @@ class DetectionSettings:
             half a batch; a shorter batch that would have none left is summed whole.
     """
 
+    kind: Literal["typical"] = "typical"
     statistics: tuple[Statistic, ...] = ("log_px",)
-    window: int = 100
-    threshold: float = 5.0
-    minimum: int = 10
-    trim: int = 0
+    window: Batches = 100
+    threshold: Spread = 5.0
+    minimum: Batches = 10
+    trim: Annotated[int, Range(0, 1_000_000)] = 0
+
+    unless_said: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_limits(self)
         if not self.statistics or len(set(self.statistics)) != len(self.statistics):
             raise ValueError(
                 f"statistics: is {list(self.statistics)}; name each of {', '.join(STATISTICS)} "
@@ -77,10 +85,6 @@ class DetectionSettings:
             raise ValueError(
                 f"minimum: is {self.minimum}; expected from 2 to the window of {self.window}."
             )
-        if not self.threshold > 0:
-            raise ValueError(f"threshold: is {self.threshold}; expected a number above 0.")
-        if self.trim < 0:
-            raise ValueError(f"trim: is {self.trim}; expected 0 or more.")
 
     def check_batch(self, size: int) -> None:
         """An error where trimming would leave nothing of a batch of ``size`` samples."""
@@ -89,6 +93,15 @@ class DetectionSettings:
                 f"trim: is {self.trim} samples at either end, which leaves nothing of a batch of "
                 f"{size}; expected {(size - 1) // 2} or less."
             )
+
+    def advice(self, batches: int) -> str | None:
+        """A window that reaches back to where S still rises, a task's beginning, is too wide."""
+        if self.window <= batches / 2:
+            return None
+        return (
+            f"detection.window is {self.window} batches, but the shortest segment of the stream "
+            f"has {batches}: changes of task may be missed. Take half of that, or less."
+        )
 
 
 class TypicalSet(NamedTuple):

@@ -15,7 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcl.detect import detector as calibrated
+from hcl.detect.settings import CalibratedSettings
+from hcl.detect.verdict import Watched
 from hcl.learn.adam import Adam
+from hcl.learn.belonging import Belonging
 from hcl.learn.contract import (
     Batch,
     Evidence,
@@ -23,7 +27,6 @@ from hcl.learn.contract import (
     Prediction,
     Start,
     TaskBatch,
-    Watched,
     as_int16,
 )
 from hcl.learn.fitting import FITTING_SAMPLES, fitted_model
@@ -48,6 +51,8 @@ def build(method: FlowMethod, start: Start) -> FlowLearner:
         batch_size=batch_size,
         generator=draws,
         learning_rate_decay=method.learning_rate_decay,
+        unlabelled=method.unlabelled if start.partly_labelled else None,
+        belonging=Belonging() if method.belongs == "sample" else None,
         **start.rates(method.learning_rate, method.weight_decay),
     )
 
@@ -89,6 +94,8 @@ class FlowLearner:
         weight_decay: of Adam (L2).
         generator: for the means of new tasks.
         learning_rate_decay: d of ``falling_rate``.
+        unlabelled: weight of samples without a label; ``None`` where all have one.
+        belonging: infers each sample's task; ``None`` where all of a batch is of one.
     """
 
     def __init__(
@@ -96,12 +103,14 @@ class FlowLearner:
         model: HybridModel,
         memory: Memory,
         *,
-        detection: DetectionSettings | None,
+        detection: DetectionSettings | CalibratedSettings | None,
         batch_size: int,
         learning_rate: float,
         weight_decay: float,
         generator: torch.Generator,
         learning_rate_decay: float = 0.0,
+        unlabelled: float | None = None,
+        belonging: Belonging | None = None,
     ) -> None:
         self.model = model
         self.memory = memory
@@ -109,10 +118,16 @@ class FlowLearner:
         self.generator = generator
         self.task = -1  # the current task
         self.given: list[int] = []  # given[t]: the number under which task t was given
-        self.detector = None if detection is None else Detector(detection)
+        self.detector = Detector(detection) if isinstance(detection, DetectionSettings) else None
+        self.calibrated: calibrated.Detector | None = None
+        if isinstance(detection, CalibratedSettings):
+            classes, size = model.latent.num_classes, model.flow.size
+            self.calibrated = calibrated.Detector(detection, classes, (size,), generator.device)
         self.learning_rate = learning_rate
         self.learning_rate_decay = learning_rate_decay
         self.steps = 0  # since the current task was begun, or came back
+        self.unlabelled = unlabelled
+        self.belonging = belonging
         self.optimiser = Adam(model.parameters(), learning_rate, weight_decay)
 
     @property
@@ -123,28 +138,61 @@ class FlowLearner:
     def observe(self, batch: Batch | TaskBatch, watch: bool = True) -> Observation:
         """One step of Adam on the batch and what stands for old tasks; first, whose batch it is.
 
-        Without ``watch``, a learner that detects its tasks takes the batch for its current one.
+        Without ``watch``, a learner that detects its tasks takes the batch for its current one; the
+        calibrated detector does not see it (``introduce`` shows it).
         """
-        x, y = batch.x, batch.y
         if isinstance(batch, TaskBatch):
             self._go_to(batch.task)
-        elif self.detector is None:
+            return Observation(self._learn(batch.x, batch.y))
+        if self.detector is None and self.calibrated is None:
             raise TypeError("a learner that is told its tasks needs a TaskBatch")
-        elif self.task < 0:
+        if self.task < 0:
             self.change_to(None)
-        loss, statistics, z = self.objective(x, y)
-        evidence = None
         if self.detector is not None:
-            sums = self._look(self._sums(statistics))
-            if watch:
-                evidence = self._judge(y, statistics, z, sums)
-            if evidence is not None and evidence.verdict != SAME:
-                loss, statistics, _ = self.objective(x, y)
-                sums = self._look(self._sums(statistics))
-            self.detector.record(self.task, sums, len(x))
-        self.memory.learned(self.task, x, y, z)
+            return self._observe_typical(batch.x, batch.y, watch)
+        if watch:
+            return self._observe_calibrated(batch.x, batch.y)
+        return Observation(self._learn(batch.x, batch.y))
+
+    def introduce(self, batch: Batch) -> None:
+        """Let the calibrated detector know a batch of the current task, without a verdict."""
+        assert self.calibrated is not None
+        self.calibrated.learn(batch.x, batch.y)
+
+    def _learn(self, x: Tensor, y: Tensor) -> Tensor:
+        """A step on a batch of the current task; its loss."""
+        loss, _, z = self.objective(x, y)
+        self._finish(x, y, z, loss)
+        return loss.detach()
+
+    def _finish(self, x: Tensor, y: Tensor, z: Tensor, loss: Tensor) -> None:
+        self.model.latent.mark(y, self.task)
+        self._remember(x, y, z)
         check_finite(loss, self.model, seen(x))
         self._step(loss)
+
+    def _observe_calibrated(self, x: Tensor, y: Tensor) -> Observation:
+        """A step for each batch that the detector releases, which may be none or several."""
+        assert self.calibrated is not None
+        verdict = self.calibrated.judge(x, y)
+        losses = [self._learn(*batch) for batch in verdict.earlier]
+        if verdict.verdict != SAME:
+            self.change_to(verdict.task if verdict.verdict == RECURRING else None)
+        losses += [self._learn(*batch) for batch in verdict.released]
+        loss = torch.stack(losses).mean() if losses else None
+        return Observation(loss, Evidence(verdict.statistics, verdict.verdict))
+
+    def _observe_typical(self, x: Tensor, y: Tensor, watch: bool) -> Observation:
+        """The paper's rule: statistics of the step itself, taken before it is made."""
+        assert self.detector is not None
+        loss, statistics, z = self.objective(x, y)
+        sums = self._look(self._sums(statistics))
+        evidence = self._judge(y, statistics, z, sums) if watch else None
+        if evidence is not None and evidence.verdict != SAME:
+            loss, statistics, _ = self.objective(x, y)
+            sums = self._look(self._sums(statistics))
+        self.detector.record(self.task, sums, len(x))
+        self._finish(x, y, z, loss)
         return Observation(loss.detach(), evidence)
 
     def objective(self, x: Tensor, y: Tensor) -> tuple[Tensor, Statistics, Tensor]:
@@ -154,17 +202,58 @@ class FlowLearner:
         noise each time that they are shown; what a snapshot draws has no bytes to be dequantised.
         """
         n = len(x)
-        latent = self.model.latent
         replay = self.memory.draw()
         shown = (x,) if replay is None else (x, replay.x)
         z, log_det = self.model.flow(torch.cat([self._dequantised(part) for part in shown]))
-        log_pz = latent.log_prob(z[:n], y, self.task)
+        t = self._task_of(z[:n].detach(), y)
+        log_pz = self.log_prob(z[:n], y, t)
         statistics = Statistics(log_pz + log_det[:n], log_pz, log_det[:n])
         passed = None
         if replay is not None:
-            passed = Passed(latent.log_prob(z[n:], replay.y, replay.t) + log_det[n:], z[n:])
-        loss = self.memory.loss(statistics.log_px, replay, passed)
+            passed = Passed(self.log_prob(z[n:], replay.y, replay.t) + log_det[n:], z[n:])
+        loss = self.memory.loss(self._weighed(statistics.log_px, y, t), replay, passed)
         return loss, statistics, z[:n].detach()
+
+    def log_prob(self, z: Tensor, y: Tensor, t: Tensor | int) -> Tensor:
+        """log p̂_Z(z | y, t), (B,); of a sample without a label log 1/K Σ_y p̂_Z(z | y, t)."""
+        latent = self.model.latent
+        return (latent.log_prob if self.unlabelled is None else latent.log_prob_of_any)(z, y, t)
+
+    def _weighed(self, log_px: Tensor, y: Tensor, t: Tensor | int) -> Tensor:
+        """log p̂_X of each sample times its weight in L_ll, which is a mean over the batch.
+
+        Of a mixed batch, only samples of the current task count: for the others stands the memory,
+        and a sample that is taken for an old task's would be drawn there. Samples without a label
+        weigh ``unlabelled`` times as much as those with one, as two means, however few have one.
+        """
+        if self.belonging is None and self.unlabelled is None:
+            return log_px
+        own = torch.as_tensor(t, device=y.device).expand(len(y)) == self.task
+        weight = torch.zeros_like(log_px)
+        for share, which in ((1.0, own & (y >= 0)), (self.unlabelled or 0.0, own & (y < 0))):
+            weight = torch.where(which, share * len(y) / which.sum().clamp(min=1), weight)
+        return weight * log_px
+
+    def _task_of(self, z: Tensor, y: Tensor) -> Tensor | int:
+        """The task of each sample, or the current one for all."""
+        if self.belonging is None or self.num_tasks < 2:
+            return self.task
+        each = torch.stack([self.log_prob(z, y, task) for task in range(self.num_tasks)], 1)
+        return self.belonging.task_of(each, self.task)
+
+    @torch.no_grad()
+    def _remember(self, x: Tensor, y: Tensor, z: Tensor) -> None:
+        """What the memory keeps of a batch: the current task's samples, those with a label."""
+        kept = None
+        if self.belonging is not None:
+            t = torch.as_tensor(self._task_of(z, y), device=y.device).expand(len(y))
+            self.belonging.learned(self.log_prob(z, y, t), t)
+            kept = t == self.task
+        if self.unlabelled is not None:
+            kept = y >= 0 if kept is None else kept & (y >= 0)
+        if kept is not None:
+            x, y, z = x[kept], y[kept], z[kept]
+        self.memory.learned(self.task, x, y, z)
 
     def _dequantised(self, x: Tensor) -> Tensor:
         return dequantise(x, self.generator) if x.dtype == torch.uint8 else x
@@ -198,11 +287,12 @@ class FlowLearner:
         return Evidence(watched, verdict)
 
     def _sums_for_all(self, y: Tensor, statistics: Statistics, z: Tensor) -> NDArray[np.float64]:
-        """S1, S2, S3 of the batch for each task, (T, 3)."""
+        """S1, S2, S3 of the batch for each task, (T, 3); −∞ where a class never came in it."""
         log_det = statistics.log_det
         rows = []
         for task in range(self.num_tasks):
-            log_pz = self.model.latent.log_prob(z, y, task)
+            unseen = self.model.latent.unseen(y, task)
+            log_pz = self.log_prob(z, y, task).masked_fill(unseen, -torch.inf)
             rows.append(self._sums(Statistics(log_pz + log_det, log_pz, log_det)))
         return self._look(torch.stack(rows))
 
@@ -217,7 +307,7 @@ class FlowLearner:
 
     def _go_to(self, number: int) -> None:
         """The batch is of the task that was given under ``number``."""
-        if self.detector is not None:
+        if self.detector is not None or self.calibrated is not None:
             raise TypeError("a learner that detects its tasks must not be handed them")
         if self.task < 0 or self.given[self.task] != number:
             self.change_to(self.given.index(number) if number in self.given else None)
@@ -260,7 +350,7 @@ class FlowLearner:
         return x.view(tasks, classes, count, *x.shape[1:])
 
     def state(self) -> dict[str, Any]:
-        """Model, optimiser, generator, memory and windows."""
+        """Model, optimiser, generator, memory, and windows or detector."""
         state: dict[str, Any] = {
             "task": self.task,
             "steps": self.steps,
@@ -270,10 +360,14 @@ class FlowLearner:
             "generator": self.generator.get_state(),
             "memory": self.memory.state(),
         }
+        if self.belonging is not None:
+            state["belonging"] = self.belonging.state()
         if self.detector is not None:
             state["windows"] = {
                 name: torch.from_numpy(value) for name, value in self.detector.state().items()
             }
+        if self.calibrated is not None:
+            state["detector"] = self.calibrated.state()
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -285,6 +379,10 @@ class FlowLearner:
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"].cpu())
         self.memory.restore(state["memory"])
+        if self.belonging is not None:
+            self.belonging.restore(state["belonging"])
         if self.detector is not None:
             self.detector.restore({n: v.cpu().numpy() for n, v in state["windows"].items()})
+        if self.calibrated is not None:
+            self.calibrated.restore(state["detector"])
         self._enter()

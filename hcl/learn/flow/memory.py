@@ -249,7 +249,7 @@ class Rehearsal:
 
     @torch.no_grad()
     def sample(self, snapshot: HybridModel, t: Tensor) -> Replay:
-        """y uniform over classes, z from the Gaussian of (y, t), x by the snapshot's inverse.
+        """y uniform over the classes that came, z ~ N(μ_{y,t}, ·), x by the snapshot's inverse.
 
         Where ``replay`` is less than there are latents, the others of them are dropped.
 
@@ -257,8 +257,7 @@ class Rehearsal:
             snapshot: f_θ^(k).
             t: the tasks that are drawn for, as many samples of each, one after the other.
         """
-        classes = self.model.latent.num_classes
-        y = torch.randint(classes, t.shape, generator=self.generator, device=t.device)
+        y = snapshot.latent.sample_classes(t, self.generator)
         if self.measured is None:
             z = snapshot.latent.sample(y, t, self.generator)
         else:

@@ -1,16 +1,18 @@
 """Settings of a method with a flow: its memory, its rates, and whether it detects its tasks.
 
-==============  ============  =========  ========================================================
+=============== ============= ========== ========================================================
 method          memory        detection  minimises
-==============  ============  =========  ========================================================
+=============== ============= ========== ========================================================
 ``adam``        none          –          −L_ll of the batch
 ``mtl``         all           –          −L_ll of the batch and a batch of every task so far
 ``er``          buffer        –          −L_ll of the batch and a batch of every task's buffer
 ``hcl-gr``      generative    –          −L_ll of the batch and a batch drawn for every old task
 ``hcl-fr``      functional    –          −L_ll of the batch + α L_FR of what is drawn
-``hcl-gr-ta``   generative    its own    as ``hcl-gr``, never told the task
-``hcl-fr-ta``   functional    its own    as ``hcl-fr``, never told the task
-==============  ============  =========  ========================================================
+``hcl-gr-ta``   generative    typical    as ``hcl-gr``, never told the task
+``hcl-fr-ta``   functional    typical    as ``hcl-fr``, never told the task
+``hcl-gr-auto`` generative    calibrated as ``hcl-gr``, never told the task
+``hcl-fr-auto`` functional    calibrated as ``hcl-fr``, never told the task
+=============== ============= ========== ========================================================
 """
 
 from __future__ import annotations
@@ -18,13 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from hcl.detect.settings import CalibratedSettings
 from hcl.learn.flow.detection import DetectionSettings
-from hcl.learn.settings import (
-    TrainingSettings,
-    check_count,
-    check_not_negative,
-    check_rates,
-)
+from hcl.learn.settings import BatchSize, Decay, Rate, Samples, TrainingSettings, Weight
+from hcl.settings import check_limits
 
 Draws = Literal["prior", "measured"]
 
@@ -61,10 +60,10 @@ class BufferSettings:
     """
 
     kind: Literal["buffer"] = "buffer"
-    size: int = 1000
+    size: Samples = 1000
 
     def __post_init__(self) -> None:
-        check_count("size", self.size)
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -84,11 +83,10 @@ class GenerativeSettings:
     kind: Literal["generative"] = "generative"
     weighing: Literal["samples", "terms"] = "samples"
     draws: Draws = "prior"
-    replay: int | None = None
+    replay: BatchSize | None = None
 
     def __post_init__(self) -> None:
-        if self.replay is not None:
-            check_count("replay", self.replay)
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -105,14 +103,12 @@ class FunctionalSettings:
     """
 
     kind: Literal["functional"] = "functional"
-    alpha: float = 1.0
+    alpha: Weight = 1.0
     draws: Draws = "prior"
-    replay: int | None = None
+    replay: BatchSize | None = None
 
     def __post_init__(self) -> None:
-        check_not_negative("alpha", self.alpha)
-        if self.replay is not None:
-            check_count("replay", self.replay)
+        check_limits(self)
 
 
 MemorySettings = NoMemory | AllData | BufferSettings | GenerativeSettings | FunctionalSettings
@@ -129,15 +125,22 @@ class FlowMethod:
         learning_rate_decay: d in η/√(1 + d n), n steps into a task; 0 keeps the rate as it is.
             Paper: silent.
         weight_decay: instead of the benchmark's.
-        detection: how changes of task are noticed; with it the learner is never told its tasks.
+        detection: how changes of task are noticed, by the paper's rule or calibrated; with it the
+            learner is never told its tasks.
+        unlabelled: weight of the samples without a label, beside those with one; their likelihood
+            is summed over classes. 0 leaves them out. Beyond the paper.
+        belongs: to a task: a whole ``batch``, the paper's, or each ``sample`` by itself, which is
+            inferred; for streams whose batches are mixed, beyond the paper.
     """
 
     kind: Literal["flow"] = "flow"
     memory: MemorySettings = field(default_factory=NoMemory)
-    learning_rate: float | None = None
-    learning_rate_decay: float = 0.0
-    weight_decay: float | None = None
-    detection: DetectionSettings | None = None
+    learning_rate: Rate | None = None
+    learning_rate_decay: Decay = 0.0
+    weight_decay: Decay | None = None
+    detection: DetectionSettings | CalibratedSettings | None = None
+    unlabelled: Weight = 0.1
+    belongs: Literal["batch", "sample"] = "batch"
 
     learner: ClassVar[str] = "hcl.learn.flow.learner"
     takes_images: ClassVar[bool] = True
@@ -146,8 +149,7 @@ class FlowMethod:
     sees_once: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_rates(self.learning_rate, self.weight_decay)
-        check_not_negative("learning_rate_decay", self.learning_rate_decay)
+        check_limits(self)
         if self.detection is not None and isinstance(self.memory, AllData):
             raise ValueError(
                 "memory.kind: is all, which has to be told its tasks; take another memory, or no "
@@ -156,17 +158,12 @@ class FlowMethod:
 
     def check(self, training: TrainingSettings) -> None:
         """An error where the method can't be trained like this."""
-        if self.detection is not None:
+        if isinstance(self.detection, DetectionSettings):
             try:
                 self.detection.check_batch(training.batch_size)
             except ValueError as error:
                 raise ValueError(f"detection.{error}") from None
 
     def advice(self, batches: int) -> str | None:
-        """A window that reaches back to where S still rises, a task's beginning, is too wide."""
-        if self.detection is None or self.detection.window <= batches / 2:
-            return None
-        return (
-            f"detection.window is {self.detection.window} batches, but the shortest segment of the "
-            f"stream has {batches}: changes of task may be missed. Take half of that, or less."
-        )
+        """A task has to be long enough for the detector."""
+        return None if self.detection is None else self.detection.advice(batches)

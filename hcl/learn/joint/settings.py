@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from hcl.learn.settings import (
-    TrainingSettings,
-    check_count,
-    check_fraction,
-    check_not_negative,
-    check_rates,
-)
+from hcl.learn.settings import BatchSize, Decay, Fraction, Rate, TrainingSettings
+from hcl.model.settings import Width
+from hcl.settings import Range, check_limits
+
+Share = Annotated[float, Range(0, 0.99)]
 
 
 @dataclass(frozen=True)
@@ -32,15 +30,15 @@ class JointMethod:
     """
 
     kind: Literal["joint"] = "joint"
-    hidden: int = 1024
-    epochs: int = 20
-    batch_size: int = 128
-    power: float = 0.5
-    noise: float = 0.2
-    dropout: float = 0.5
-    smoothing: float = 0.1
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
+    hidden: Width = 1024
+    epochs: Annotated[int, Range(1, 1_000_000)] = 20
+    batch_size: BatchSize = 128
+    power: Fraction = 0.5
+    noise: Annotated[float, Range(0, 1_000)] = 0.2
+    dropout: Share = 0.5
+    smoothing: Share = 0.1
+    learning_rate: Rate = 1e-3
+    weight_decay: Decay = 0.0
 
     learner: ClassVar[str] = "hcl.learn.joint.learner"
     takes_images: ClassVar[bool] = False
@@ -50,15 +48,7 @@ class JointMethod:
     sees_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "epochs", "batch_size"):
-            check_count(name, getattr(self, name))
-        check_fraction("power", self.power)
-        check_not_negative("noise", self.noise)
-        for name in ("dropout", "smoothing"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                raise ValueError(f"{name}: is {value:g}; expected from 0, below 1.")
-        check_rates(self.learning_rate, self.weight_decay)
+        check_limits(self)
 
     def check(self, training: TrainingSettings) -> None:
         """Nothing in how a benchmark is trained is at odds with it."""

@@ -1,1 +1,1 @@
-"""HCL+, beyond the paper: measured moments and a sequential test for changes of task."""
+"""HCL+, beyond the paper: measured moments in place of a flow's."""

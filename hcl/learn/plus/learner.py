@@ -1,4 +1,4 @@
-"""HCL+: measured moments in place of a flow's, and a sequential test for changes of task.
+"""HCL+: measured moments in place of a flow's, told its tasks or finding them.
 
 Beyond the paper, each with a parameter:
 
@@ -12,24 +12,22 @@ Beyond the paper, each with a parameter:
 * **The flow** (``flow``) is the identity by default, z = scaled x, because learning it has not paid
   so far. It can learn by −L_ll under N(f(x); m_y, Σ) in the first task, or in all tasks with L_FR
   on samples that a snapshot draws from the measured Gaussians.
-* **A sequential test** (``hcl.learn.plus.sequential``) on mean latents, in place of one batch at
-  λ = 5.
+* **The calibrated detector** (``hcl.detect``), in place of one batch at λ = 5.
 
 Kept: G of φ(z), (D + M)² numbers, whatever the number of tasks; R; one sum of D + M numbers for
 each pair; and, where the flow learns, the flow and one snapshot. Of samples, at most the last 256,
-until their sum is taken, and the batches that wait for the test's verdict: usually none, at most
-``detection.window``.
+until their sum is taken, and the batches that wait for the detector's verdict.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from math import nan
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hcl.detect.detector import Detector
 from hcl.learn.adam import Adam
 from hcl.learn.contract import (
     Batch,
@@ -38,20 +36,17 @@ from hcl.learn.contract import (
     Prediction,
     Start,
     TaskBatch,
-    Watched,
     as_int16,
     shares,
 )
 from hcl.learn.fitting import FITTING_SAMPLES, fitted_model, tukey
 from hcl.learn.moments import Inverse, LinearScores, Moments
-from hcl.learn.plus.sequential import CumulativeSum
 from hcl.learn.plus.settings import GaussianRule, LearnsAll, PlusMethod
-from hcl.model import looking
 from hcl.model.flows import Flow
 from hcl.model.hybrid import HybridModel, check_finite
 from hcl.model.losses import functional_loss
 from hcl.model.settings import FlowSettings
-from hcl.records.runs import NEW, RECURRING, SAME
+from hcl.records.runs import SAME
 
 IDENTITY = FlowSettings(couplings=1, hidden_layers=1, hidden=1)  # the smallest is quickest
 
@@ -103,102 +98,48 @@ class PlusLearner:
         self.moments = Moments(size + settings.projections, device)
         self.optimiser = Adam(self.flow.parameters(), learning_rate, weight_decay)
         self.snapshot: HybridModel | None = None
-        self.test = None if settings.detection is None else CumulativeSum(settings.detection)
-        self.pending: list[tuple[Tensor, Tensor, float]] = []  # batches that wait for a verdict
+        self.detector: Detector | None = None
+        if settings.detection is not None:
+            self.detector = Detector(settings.detection, self.num_classes, (size,), device)
         self._rule: LinearScores | None = None  # solved when asked for
         self.replay_factor: Tensor | None = None
         self.metric = Inverse()  # Σ⁻¹ of L_ll
-        self._spread = Inverse()  # Σ⁻¹ of the test
 
     # Whose batch is it?
 
     def observe(self, batch: Batch | TaskBatch, watch: bool = True) -> Observation:
-        """Learn from a batch, at once or, under suspicion, when the test has come to a verdict.
+        """Learn from a batch, at once or, under suspicion, when there is a verdict.
 
-        Without ``watch``, a learner that detects its tasks takes the batch for its current one.
+        Without ``watch``, a learner that detects its tasks takes the batch for its current one; the
+        detector does not see it (``introduce`` shows it).
         """
         if isinstance(batch, TaskBatch):
-            if self.test is not None:
+            if self.detector is not None:
                 raise TypeError("a learner that detects its tasks must not be handed them")
             if batch.task not in self.given:
                 self.given.append(batch.task)
             self._change_to(self.given.index(batch.task))
-            return Observation(self._learn(tukey(batch.x, self.settings.power), batch.y))
-        if self.test is None:
+            return Observation(self._learn(batch.x, batch.y))
+        if self.detector is None:
             raise TypeError("a learner that is told its tasks needs a TaskBatch")
         if self.task < 0:
             self._change_to(0)
-        x = tukey(batch.x, self.settings.power)
-        if watch:
-            return self._watch(x, batch.y)
-        self.test.accept(self._statistic(self.task, [(x, batch.y)]))
-        return Observation(self._learn(x, batch.y))
-
-    def _watch(self, x: Tensor, y: Tensor) -> Observation:
-        """Judge a batch, together with those that wait."""
-        assert self.test is not None
-        mean, std = self.test.scale()
-        statistic = self._statistic(self.task, [(x, y)])
-        evidence = self.test.update(statistic)
-        self.pending.append((x, y, statistic))
-        verdict = SAME
-        if self.test.alarm:
-            verdict = self._settle_change()
-        if len(self.pending) >= self.test.settings.window:
-            self.test.evidence = 0.0  # so long a suspicion is no change: it has to end
+        if not watch:
+            return Observation(self._learn(batch.x, batch.y))
+        verdict = self.detector.judge(batch.x, batch.y)
+        for x, y in verdict.earlier:
+            self._learn(x, y)
+        if verdict.verdict != SAME:
+            self._change_to(verdict.task)
         loss = None
-        if verdict != SAME or self.test.evidence == 0:
-            for waiting_x, waiting_y, waiting_statistic in self.pending:
-                if verdict == SAME:
-                    self.test.accept(waiting_statistic)
-                loss = self._learn(waiting_x, waiting_y)
-            self.pending.clear()
-        settings = self.test.settings
-        seen = {
-            "mean_shift": Watched(statistic, nan, mean + settings.threshold * std),
-            "evidence": Watched(evidence, nan, settings.limit),
-        }
-        return Observation(loss, Evidence(seen, verdict))
+        for x, y in verdict.released:
+            loss = self._learn(x, y)
+        return Observation(loss, Evidence(verdict.statistics, verdict.verdict))
 
-    def _settle_change(self) -> int:
-        """The batches that wait are of another task: an earlier one that fits, or a new one."""
-        assert self.test is not None
-        batches = [(x, y) for x, y, _ in self.pending]
-        excess = {
-            task: self.test.excess(self._statistic(task, batches))
-            for task in range(self.num_tasks)
-            if task != self.task
-        }
-        best = min(excess, key=excess.__getitem__, default=-1)
-        back = best >= 0 and excess[best] <= self.test.settings.threshold
-        self._change_to(best if back else self.num_tasks)
-        self.test.reset()
-        return RECURRING if back else NEW
-
-    @torch.no_grad()
-    def _statistic(self, task: int, batches: list[tuple[Tensor, Tensor]]) -> float:
-        """T of the batches together for ``task``; 0 where none of their classes is known yet."""
-        if not self.moments.samples:
-            return 0.0
-        first = task * self.num_classes
-        counts = self.moments.counts[first : first + self.num_classes]
-        z = torch.cat([self.flow(x)[0] for x, _ in batches])
-        y = torch.cat([y for _, y in batches])
-        known = self.moments.means(self.flow.size)[first : first + self.num_classes]
-        found = torch.zeros_like(known).index_add_(0, y, z.double())
-        seen = torch.zeros_like(counts).index_add_(0, y, torch.ones_like(y, dtype=counts.dtype))
-        both = (counts > 0) & (seen > 0)
-        rows: Tensor | slice = slice(None)  # of a class that is not in both, the weight is 0
-        if looking.is_free(both.device):
-            rows = both.nonzero()[:, 0]
-            if not len(rows):
-                return 0.0
-        gap = found[rows] / seen[rows].clamp(min=1)[:, None] - known[rows]
-        weight = 1 / (1 / seen[rows] + 1 / counts[rows])
-        assert self.test is not None
-        inverse = self._spread.of(self.moments, self.test.settings.shrinkage, self.flow.size)
-        square = (gap * (gap @ inverse.double())).sum(1)
-        return float((weight * square).sum() / both.sum().clamp(min=1))
+    def introduce(self, batch: Batch) -> None:
+        """Let the detector know a batch that is of the current task, without a verdict."""
+        assert self.detector is not None
+        self.detector.learn(batch.x, batch.y)
 
     def _change_to(self, task: int) -> None:
         """Go to another task; the snapshot is what was learned so far."""
@@ -222,6 +163,7 @@ class PlusLearner:
     def _learn(self, x: Tensor, y: Tensor) -> Tensor | None:
         """A step of the flow, where it learns at this time, and the moments of the latents."""
         loss = None
+        x = tukey(x, self.settings.power)
         if self._flow_learns():
             loss, z = self.objective(x, y)
             check_finite(loss, self.model, x)
@@ -331,7 +273,7 @@ class PlusLearner:
         return as_int16(classes, pair // self.num_classes, pair % self.num_classes)
 
     def state(self) -> dict[str, Any]:
-        """Flow, snapshot, optimiser, generator, moments and the test."""
+        """Flow, snapshot, optimiser, generator, moments and the detector."""
         state: dict[str, Any] = {
             "task": self.task,
             "given": list(self.given),
@@ -341,15 +283,13 @@ class PlusLearner:
             "moments": self.moments.state(),
             "optimiser": self.optimiser.state_dict(),
             "generator": self.generator.get_state(),
-            "pending": [list(batch) for batch in self.pending],
-            "inverses": [i.state() for i in (self.metric, self._spread)],
+            "inverse": self.metric.state(),
         }
         if self.snapshot is not None:
             state["snapshot"] = self.snapshot.state_dict()
             state["replay_factor"] = self.replay_factor
-        if self.test is not None:
-            state["known"] = list(self.test.known)
-            state["evidence"], state["age"] = self.test.evidence, self.test.age
+        if self.detector is not None:
+            state["detector"] = self.detector.state()
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -361,14 +301,11 @@ class PlusLearner:
         self.moments.restore(state["moments"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"].cpu())
-        self.pending = [(x, y, statistic) for x, y, statistic in state["pending"]]
-        for inverse, held in zip((self.metric, self._spread), state["inverses"], strict=True):
-            inverse.restore(held)
+        self.metric.restore(state["inverse"])
         if "snapshot" in state:
             self.snapshot = self.model.snapshot()
             self.snapshot.load_state_dict(state["snapshot"])
             self.replay_factor = state["replay_factor"]
-        if self.test is not None:
-            self.test.known = list(state["known"])
-            self.test.evidence, self.test.age = state["evidence"], state["age"]
+        if self.detector is not None:
+            self.detector.restore(state["detector"])
         self._rule = None

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from hcl.learn.plus.sequential import SequentialSettings
+from hcl.detect.settings import CalibratedSettings
 from hcl.learn.settings import (
+    BatchSize,
+    Decay,
+    Fraction,
+    Penalty,
+    Rate,
     TrainingSettings,
-    check_count,
-    check_fraction,
-    check_not_negative,
-    check_positive,
-    check_rates,
+    Weight,
 )
+from hcl.settings import Range, check_limits
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,10 @@ class RidgeRule:
     """
 
     kind: Literal["ridge"] = "ridge"
-    penalty: float = 1e-2
+    penalty: Penalty = 1e-2
 
     def __post_init__(self) -> None:
-        check_positive("penalty", self.penalty)
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,10 @@ class GaussianRule:
     """
 
     kind: Literal["gaussian"] = "gaussian"
-    shrinkage: float = 1e-2
+    shrinkage: Fraction = 1e-2
 
     def __post_init__(self) -> None:
-        check_fraction("shrinkage", self.shrinkage)
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,12 @@ class LearnsFirst:
     """
 
     kind: Literal["first"] = "first"
-    shrinkage: float = 1e-2
-    learning_rate: float | None = None
-    weight_decay: float | None = None
+    shrinkage: Fraction = 1e-2
+    learning_rate: Rate | None = None
+    weight_decay: Decay | None = None
 
     def __post_init__(self) -> None:
-        check_fraction("shrinkage", self.shrinkage)
-        check_rates(self.learning_rate, self.weight_decay)
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -83,17 +84,14 @@ class LearnsAll:
     """
 
     kind: Literal["all"] = "all"
-    alpha: float = 50.0
-    replay: int = 32
-    shrinkage: float = 1e-2
-    learning_rate: float | None = None
-    weight_decay: float | None = None
+    alpha: Weight = 50.0
+    replay: BatchSize = 32
+    shrinkage: Fraction = 1e-2
+    learning_rate: Rate | None = None
+    weight_decay: Decay | None = None
 
     def __post_init__(self) -> None:
-        check_not_negative("alpha", self.alpha)
-        check_count("replay", self.replay)
-        check_fraction("shrinkage", self.shrinkage)
-        check_rates(self.learning_rate, self.weight_decay)
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -107,23 +105,22 @@ class PlusMethod:
         projections: M, random features of the lift; 0 leaves it out.
         rule: how sums become scores.
         flow: whether the flow learns; without it, it stays the identity.
-        detection: the sequential test; with it the learner is never told its tasks.
+        detection: how changes of task are found; with it the learner is never told its tasks.
     """
 
     kind: Literal["plus"] = "plus"
-    power: float = 0.5
-    projections: int = 4000
+    power: Fraction = 0.5
+    projections: Annotated[int, Range(0, 1_000_000)] = 4000
     rule: RidgeRule | GaussianRule = field(default_factory=RidgeRule)
     flow: LearnsFirst | LearnsAll | None = None
-    detection: SequentialSettings | None = None
+    detection: CalibratedSettings | None = None
 
     learner: ClassVar[str] = "hcl.learn.plus.learner"
     takes_images: ClassVar[bool] = False
     closed_form: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_fraction("power", self.power)
-        check_count("projections", self.projections, least=0)
+        check_limits(self)
 
     @property
     def learning_rate(self) -> float | None:
@@ -148,10 +145,5 @@ class PlusMethod:
         """Nothing in how a benchmark is trained is at odds with it."""
 
     def advice(self, batches: int) -> str | None:
-        """A task is watched after its first batches."""
-        if self.detection is None or batches > self.detection.minimum + self.detection.gather:
-            return None
-        return (
-            f"the shortest segment of the stream has {batches} batches; a change after it is "
-            f"noticed only if it has more than {self.detection.minimum + self.detection.gather}."
-        )
+        """A task has to be long enough to be judged."""
+        return None if self.detection is None else self.detection.advice(batches)

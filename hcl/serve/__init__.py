@@ -1,0 +1,1 @@
+"""``serve``: a model over HTTP, which answers, learns from labels, and shows its stream."""

@@ -1,0 +1,95 @@
+"""``hcl learn``: go on learning from a model file with new labelled data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stages import options
+
+
+@click.command(cls=options.Command, short_help="Go on learning from a model file.")
+@click.option("--model", type=options.PATH, required=True, help="Model file to go on from.")
+@click.option(
+    "--data",
+    type=options.PATH,
+    required=True,
+    multiple=True,
+    help="Labelled data: a folder of class folders, or embeddings (.h5, .npz). May be repeated.",
+)
+@click.option("--out", type=options.PATH, required=True, help="Model file to write.")
+@click.option("--force", is_flag=True, help="Replace the file of --out if it is there.")
+@click.option(
+    "--as",
+    "places",
+    metavar="NEW=KNOWN",
+    multiple=True,
+    help="A class of a new name takes the place of a known one, in a task of its own.",
+)
+@click.option("--task", type=int, help="Number of the task, for a model that is told its tasks.")
+@click.option(
+    "--epochs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Passes over each data set.",
+)
+@click.option("--in-order", is_flag=True, help="Take samples as they lie there: a stream.")
+@options.weights
+@options.device
+def command(
+    model: Path,
+    data: tuple[Path, ...],
+    out: Path,
+    force: bool,
+    places: tuple[str, ...],
+    task: int | None,
+    epochs: int,
+    in_order: bool,
+    weights: str,
+    device: str,
+) -> None:
+    """Go on learning from a model file with new labelled data, never told the task.
+
+    Says which changes of task were noticed, and writes a new model file; the old one stays as it
+    is. Samples that do not fill a batch wait in the new file: learning in one go or in several
+    leaves the same bytes.
+    """
+    from hcl.errors import HCLError
+    from hcl.files import check_file_to_write
+
+    options.check_there(model, "model file")
+    check_file_to_write(out, "--out")
+    if out.exists() and out.samefile(model):
+        raise HCLError(f"{out}: is the model that is gone on from; name another file with --out.")
+    options.check_new(out, force)
+    taken = dict(_pair(each) for each in places)
+
+    from hcl.use import learning
+    from hcl.use.trained import load
+
+    trained = load(model, weights, device)
+    before = trained.about
+    sets = [learning.read_data(trained, path, epochs > 1) for path in data]
+    learning.check(trained, sets, taken)
+    changes = learning.learn(
+        trained, sets, task=task, places=taken, epochs=epochs, in_order=in_order
+    )
+    trained.save(out)
+    for change in changes:
+        what = "a new task" if change.verdict == "new" else "a task came back"
+        click.echo(f"batch {change.batch - before.batches + 1}: {what}, number {change.task + 1}")
+    if not changes and not trained.is_told:
+        click.echo(f"no change of task was noticed: it goes on as task {trained.task}")
+    click.echo(
+        f"{out}: {trained.about.samples - before.samples} samples learned, {trained.waiting} wait "
+        f"for a whole batch; {trained.num_tasks} tasks"
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    new, sign, known = text.partition("=")
+    if not (new and sign and known):
+        raise click.UsageError(f"--as {text}: expected NEW=KNOWN, two names of classes.")
+    return new, known

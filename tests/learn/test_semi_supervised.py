@@ -1,0 +1,59 @@
+"""Samples without a label: their likelihood is summed over classes, and it helps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hcl.learn.closed_form.settings import StreamingLDAMethod
+from hcl.learn.flow.settings import BufferSettings, FlowMethod, FunctionalSettings
+from hcl.learn.settings import TrainingSettings
+from hcl.model.latent import LatentMixture
+from hcl.model.settings import FlowSettings
+from hcl.records.tasks import Shown
+from hcl.train.loop import Job, train_seed
+from tests.support.blobs import benchmark, blobs_in_64_dimensions
+
+FLOW = FlowSettings(couplings=4, hidden_layers=1, hidden=32)
+FUNCTIONAL = FunctionalSettings(alpha=10)
+
+
+def accuracy(method, labelled: float, seed: int = 0, epochs: int = 4) -> float:
+    embeddings, tasks = benchmark(blobs_in_64_dimensions(2, 640, 200), epochs=epochs)
+    tasks = dataclasses.replace(tasks, shown=Shown(labelled=labelled))
+    training = TrainingSettings(32, learning_rate=3e-3)
+    run, _ = train_seed(Job(tasks, embeddings, "m", method, FLOW, training, seed))
+    y = np.concatenate([task.test.y for task in tasks.tasks])
+    return float((run.predicted_class[-1] == y).mean())
+
+
+def test_without_a_label_the_likelihood_is_summed_over_classes():
+    generator = torch.Generator().manual_seed(0)
+    latent = LatentMixture(3, 4).double()
+    for _ in range(2):
+        latent.add_task(generator)
+    z = torch.randn(6, 4, dtype=torch.float64, generator=generator)
+    y = torch.tensor([0, -1, 2, -1, 1, -1])
+    for t in (1, torch.tensor([0, 0, 1, 1, 0, 1])):
+        found = latent.log_prob_of_any(z, y, t)
+        each = torch.stack([latent.log_prob(z, torch.full((6,), k), t) for k in range(3)], 1)
+        expected = each.logsumexp(1) - math.log(3)
+        expected[y >= 0] = each[y >= 0, y[y >= 0]]
+        assert torch.allclose(found, expected)
+
+
+def test_the_unlabelled_help():
+    use = FlowMethod(memory=FUNCTIONAL)
+    ignore = FlowMethod(memory=FUNCTIONAL, unlabelled=0.0)
+    gains = [accuracy(use, 0.03, seed) - accuracy(ignore, 0.03, seed) for seed in (1, 2)]
+    assert np.mean(gains) > 0.02, gains
+
+
+@pytest.mark.parametrize("labelled", [0.02, 0.2])
+def test_what_never_reads_them_is_not_shown_them(labelled):
+    assert accuracy(StreamingLDAMethod(), labelled, epochs=1) > 0.6
+    assert accuracy(FlowMethod(memory=BufferSettings(size=20)), labelled, epochs=1) > 0.4
