@@ -12,7 +12,7 @@ PYTEST := OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 # Every run of the grid is trained side by side, then DVC is told of them and does the rest. `hcl dvc`
 # is dvc with a lock file that is written whole: it may be stopped at any moment.
 repro: $(INSTALLED)
-	$(RUN) hcl settings
+	$(RUN) hcl settings --raw data/raw
 	$(RUN) hcl dvc repro settings split
 	$(RUN) hcl sweep --settings data/settings --deliver
 	$(RUN) hcl dvc commit --quiet --force train

@@ -25,7 +25,7 @@ def recipe(target: str) -> list[list[str]]:
 def test_dvc_is_told_of_the_runs_of_the_sweep(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     check, first, sweep, commit, last = recipe("repro")
-    assert check == ["hcl", "settings"]
+    assert check == ["hcl", "settings", "--raw", "data/raw"]
     assert (first[:2], sweep[:2]) == (["hcl", "dvc"], ["hcl", "sweep"])
     assert last == ["hcl", "dvc", "repro"]
     ran = set(re.findall(r"Running stage '(\w+)", dvc(project, *first[2:])))
