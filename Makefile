@@ -7,7 +7,7 @@ RUN := PATH="$(BIN):$$PATH"
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --config-settings editable_mode=compat
 PYTEST := OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 
-.PHONY: repro check test test-ray test-serve test-peers gpu-test lint constraints
+.PHONY: repro check test test-ray test-serve test-peers gpu-test chaos lint constraints
 
 # Every run of the grid is trained side by side, then DVC is told of them and does the rest. `hcl dvc`
 # is dvc with a lock file that is written whole: it may be stopped at any moment.
@@ -40,6 +40,10 @@ test-serve: $(INSTALLED).serve
 # The examples of docs/peers.md, inside river and Avalanche.
 test-peers: $(INSTALLED).peers
 	$(RUN) OMP_NUM_THREADS=1 pytest -m peers
+
+# Kills at random moments, full disks, two processes on one output: about an hour. See SECURITY.md.
+chaos: $(INSTALLED)
+	$(RUN) OMP_NUM_THREADS=1 python -m tests.chaos
 
 lint: $(INSTALLED)
 	$(RUN) ruff check .
