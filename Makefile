@@ -7,7 +7,7 @@ RUN := PATH="$(BIN):$$PATH"
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --config-settings editable_mode=compat
 PYTEST := OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 
-.PHONY: repro check test test-ray test-serve test-peers gpu-test chaos lint constraints
+.PHONY: repro check test test-ray test-serve test-peers gpu-test chaos fuzz lint constraints
 
 # Every run of the grid is trained side by side, then DVC is told of them and does the rest. `hcl dvc`
 # is dvc with a lock file that is written whole: it may be stopped at any moment.
@@ -28,6 +28,10 @@ test: $(INSTALLED) lint
 # What only a GPU can show: see docs/gpu.md.
 gpu-test: $(INSTALLED)
 	@$(RUN) python -m benchmarks.gpu_check
+
+# 10,000 mutations of each format, of parameters, folders and archives: an hour or two.
+fuzz: $(INSTALLED)
+	$(RUN) HCL_FUZZ=10000 $(PYTEST) tests/fuzz
 
 # On a Ray cluster of three nodes on this machine, one test after the other.
 test-ray: $(INSTALLED).ray

@@ -40,6 +40,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -62,7 +63,7 @@ from hcl.learn.flow.settings import (
     NoMemory,
 )
 from hcl.learn.plus.learner import IDENTITY, PlusLearner, tukey
-from hcl.learn.plus.settings import GaussianRule, PlusMethod, RidgeRule
+from hcl.learn.plus.settings import GaussianRule, GaussiansRule, PlusMethod, RidgeRule
 from hcl.learn.settings import Device, Scaling, TrainingSettings
 from hcl.model.hybrid import HybridModel, build_model
 from hcl.model.model_file import read_model, write_model
@@ -513,12 +514,7 @@ class HCLClassifier(_StreamClassifier):
         if not self._has_learned():
             options: dict[str, Any] = {"y": y, "task": task, "random_state": random_state}
             return self._by_what_waits(lambda: self.sample(n_samples, **options))
-        if not isinstance(n_samples, Integral) or n_samples < 1:
-            raise ValueError(f"n_samples: is {n_samples!r}; expected 1 or more.")
-        if y is not None and y not in self.classes_:
-            raise ValueError(f"y: is {y!r}; expected one of {self.classes_}.")
-        if task is not None and not 0 <= task < self.n_tasks_:
-            raise ValueError(f"task: is {task!r}; expected from 0 to {self.n_tasks_ - 1}.")
+        _check_draw(self, n_samples, y, task)
         random = check_random_state(random_state)
         generator = _generator(random, self._learner.generator.device)
         labels = random.randint(len(self.classes_), size=n_samples)
@@ -618,16 +614,19 @@ class HCLPlusClassifier(_StreamClassifier):
 
     Inputs are scaled by what is learned first: the data of ``fit``, or the first batch or call of
     ``partial_fit`` that is at least as large (up to 4,096 samples); make it more than a few.
-    What is kept grows with (features + projections)², 110 MB for 1,280 and 4,000, not with samples;
-    so does a pickle.
+    What is kept grows with (features + projections)², 110 MB for 1,280 and 4,000, and with the
+    number of (class, task) pairs, at most 2 · rank · features numbers each, not with samples; so
+    does a pickle.
 
     Args:
         power: of Tukey's transform sign(x)·|x|^p, which suits pooled activations; 1 leaves it out.
         projections: random features of the lift; 0 leaves it out.
-        rule: ``ridge`` regression of the (class, task) pairs, or ``gaussian``, Bayes' rule with one
-            covariance.
+        rule: ``gaussians``, Bayes' rule with a Gaussian of its own covariance for each (class,
+            task) pair and a ridge regression beside it, weighed by what the stream says; or
+            ``ridge`` alone, which has no probabilities; or ``gaussian``, with one covariance.
+        rank: directions that ``gaussians`` keeps of a pair's covariance.
         shrinkage: of the covariance in ``gaussian``.
-        ridge: the penalty of ``ridge``, relative to the mean square of a feature.
+        ridge: the penalty of the regression, relative to the mean square of a feature.
         batch_size: samples that are judged together.
         scaling: ``global``, ``standard`` or ``none``; see ``hcl.learn.settings.TrainingSettings``.
         false_alarm_every: N, batches between two false alarms, on average.
@@ -649,7 +648,8 @@ class HCLPlusClassifier(_StreamClassifier):
         *,
         power: float = 0.5,
         projections: int = 1000,
-        rule: Literal["ridge", "gaussian"] = "ridge",
+        rule: Literal["gaussians", "ridge", "gaussian"] = "gaussians",
+        rank: int = 64,
         shrinkage: float = 1e-2,
         ridge: float = 1e-2,
         batch_size: int = 32,
@@ -661,6 +661,7 @@ class HCLPlusClassifier(_StreamClassifier):
         self.power = power
         self.projections = projections
         self.rule = rule
+        self.rank = rank
         self.shrinkage = shrinkage
         self.ridge = ridge
         self.batch_size = batch_size
@@ -686,6 +687,59 @@ class HCLPlusClassifier(_StreamClassifier):
         """The task of the best (class, task) pair, (n,), in the classifier's numbering."""
         return self._answer(X, lambda model, x: self._scores(model, x).amax(2).argmax(1))
 
+    @available_if(lambda self: self.rule != "ridge")
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """p(y | x), (n, K), summed over tasks; ``gaussians`` calibrates it on the stream."""
+        return self._answer(
+            X, lambda model, x: self._learner.class_scores(self._scores(model, x)).softmax(1)
+        )
+
+    def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
+        """log p of Tukey's transform of x, (n,): every pair that was seen is as likely.
+
+        Of the measured Gaussians, whatever the rule; with ``ridge`` and ``gaussian`` they share one
+        covariance. A sample far below the others is like nothing that was learned.
+        """
+        return self._answer(X, lambda model, x: self._learner.log_density(x, model.flow))
+
+    def sample(
+        self,
+        n_samples: int = 1,
+        *,
+        y: Any = None,
+        task: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> tuple[NDArray[np.float32], NDArray]:
+        """Draw samples from the measured Gaussians.
+
+        Args:
+            n_samples: how many.
+            y: their label; by default each (class, task) pair that was seen is as likely.
+            task: their task; by default any.
+            random_state: seed of the draw.
+
+        Returns:
+            Samples (n, D) and their labels (n,).
+        """
+        _check_draw(self, n_samples, y, task)
+        classes = len(self.classes_)
+        pairs = (self._learner.moments.counts > 0).nonzero()[:, 0].cpu().numpy()
+        if y is not None:
+            pairs = pairs[self.classes_[pairs % classes] == y]
+        if task is not None:
+            pairs = pairs[pairs // classes == task]
+        if not len(pairs):
+            asked = f"y {y!r}" if task is None else f"y {y!r} in task {task}"
+            raise ValueError(f"{asked}: no sample has been seen, so none can be drawn.")
+        random = check_random_state(random_state)
+        device = self._learner.generator.device
+        chosen = pairs[random.randint(len(pairs), size=n_samples)]
+        with one_thread():
+            drawn = self._learner.sample(
+                torch.from_numpy(chosen).to(device), _generator(random, device)
+            )
+        return drawn.cpu().numpy(), self.classes_[chosen % classes]
+
     def _class_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         return self._answer(X, lambda model, x: self._learner.class_scores(self._scores(model, x)))
 
@@ -703,11 +757,15 @@ class HCLPlusClassifier(_StreamClassifier):
         return tukey(x, self.power)
 
     def _build(self, generator: torch.Generator) -> PlusLearner:
-        ridge, gaussian = RidgeRule(penalty=self.ridge), GaussianRule(shrinkage=self.shrinkage)
+        rules: dict[str, GaussiansRule | RidgeRule | GaussianRule] = {
+            "gaussians": GaussiansRule(rank=self.rank, penalty=self.ridge),
+            "ridge": RidgeRule(penalty=self.ridge),
+            "gaussian": GaussianRule(shrinkage=self.shrinkage),
+        }
         settings = PlusMethod(
             power=self.power,
             projections=self.projections,
-            rule=ridge if self.rule == "ridge" else gaussian,
+            rule=rules[self.rule],
             detection=CalibratedSettings(false_alarm_every=self.false_alarm_every),
         )
         model = build_model(IDENTITY, (self.n_features_in_,), len(self.classes_), generator)
@@ -718,6 +776,17 @@ class HCLPlusClassifier(_StreamClassifier):
             weight_decay=0.0,
             generator=generator,
         )
+
+
+def _check_draw(classifier: _StreamClassifier, n_samples: int, y: Any, task: int | None) -> None:
+    """What is to be drawn is something that was learned."""
+    classifier._check_learned()
+    if not isinstance(n_samples, Integral) or n_samples < 1:
+        raise ValueError(f"n_samples: is {n_samples!r}; expected 1 or more.")
+    if y is not None and y not in classifier.classes_:
+        raise ValueError(f"y: is {y!r}; expected one of {classifier.classes_}.")
+    if task is not None and not 0 <= task < classifier.n_tasks_:
+        raise ValueError(f"task: is {task!r}; expected from 0 to {classifier.n_tasks_ - 1}.")
 
 
 def _fits(value: Any, hint: Any) -> bool:

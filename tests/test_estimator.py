@@ -256,6 +256,39 @@ def test_scores_of_hcl_plus_follow_the_sign_and_the_largest(plus):
     np.testing.assert_array_equal(scores.argmax(1), three.predict(X))
 
 
+def test_hcl_plus_gives_probabilities_densities_and_samples(plus):
+    for task, (X, _) in enumerate(stream()[1]):
+        probabilities = plus.predict_proba(X)
+        np.testing.assert_allclose(probabilities.sum(1), 1)
+        np.testing.assert_array_equal(plus.classes_[probabilities.argmax(1)], plus.predict(X))
+        drawn, labels = plus.sample(200, task=task, random_state=0)
+        assert drawn.shape == (200, X.shape[1])
+        assert set(labels) == set(plus.classes_)
+        assert plus.score(drawn, labels) > 0.9
+        assert (plus.predict_task(drawn) == task).mean() > 0.9
+        far = plus.score_samples(X + 100)
+        assert far.max() < np.quantile(plus.score_samples(X), 0.01)
+        gap = np.median(plus.score_samples(X)) - np.median(plus.score_samples(drawn))
+        assert abs(gap) < 3 * plus.score_samples(drawn).std()
+    same, _ = plus.sample(5, y=plus.classes_[1], random_state=3)
+    again, labels = plus.sample(5, y=plus.classes_[1], random_state=3)
+    np.testing.assert_array_equal(same, again)
+    assert (labels == plus.classes_[1]).all()
+
+
+def test_what_hcl_plus_can_not_draw_is_said():
+    X, y = stream()[1][0]
+    made = clone(PLUS).partial_fit(X, y, classes=[*np.unique(y), 7])
+    with pytest.raises(ValueError, match="y 7: no sample has been seen"):
+        made.sample(y=7)
+    with pytest.raises(ValueError, match="task: is 4; expected from 0 to 0"):
+        made.sample(task=4)
+    with pytest.raises(ValueError, match="n_samples: is 0"):
+        made.sample(0)
+    assert not hasattr(HCLPlusClassifier(rule="ridge"), "predict_proba")
+    assert np.isfinite(clone(PLUS).set_params(rule="ridge").fit(X, y).score_samples(X)).all()
+
+
 def test_a_pickle_of_hcl_plus_goes_on_like_the_original(plus):
     X, y = stream()[0][1]
     copies = [pickle.loads(pickle.dumps(plus)) for _ in range(2)]
@@ -293,7 +326,10 @@ def test_the_stream_of_hcl_plus_goes_on_from_fit():
         (HCLClassifier(learning_rate=None), "learning_rate: is None; expected a number"),
         (HCLClassifier(mean_scale="car"), "mean_scale: is 'car'; expected a number or one of auto"),
         (HCLClassifier(device="gpu"), "device: is 'gpu'; expected one of"),
-        (HCLPlusClassifier(rule="Ridge"), "rule: is 'Ridge'; expected one of ridge, gaussian"),
+        (
+            HCLPlusClassifier(rule="Ridge"),
+            "rule: is 'Ridge'; expected one of gaussians, ridge, gaussian",
+        ),
         (HCLPlusClassifier(projections=10.5), "projections: is 10.5; expected a whole number"),
         (HCLPlusClassifier(ridge=True), "ridge: is True; expected a number"),
     ],
@@ -309,7 +345,7 @@ def test_numbers_of_numpy_are_numbers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["ridge", "gaussian"])
+@pytest.mark.parametrize("rule", ["gaussians", "ridge", "gaussian"])
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 @pytest.mark.parametrize(("size", "apart"), [(16, 5), (16, 50), (2, 1000)])
 def test_hcl_plus_learns_from_few_samples_a_call(size, apart, at_once, rule):

@@ -27,7 +27,7 @@ from hcl.detect.ranks import Reference, evidence
 LENGTH = 256  # batches of the reference
 ENOUGH = 16  # batches that a verdict needs
 SUSPECT = 4.0  # evidence at which batches begin to wait
-WAITING = 32  # batches that wait at most: then they are learned as the task's own
+WAITING = 12  # batches that wait at most: more would announce slow drift; then they are learned
 YOUNG = 32  # batches of a task that later tasks are judged by while they are young
 MATURE = 6  # batches of a task before it is judged: means of fewer are hardly known
 RUN_LENGTH = 2.5  # batches between false alarms for each unit of the limit, as simulated

@@ -53,7 +53,7 @@ METHODS: dict[str, Method] = {
     ),
     "joint": Method(
         label="Joint",
-        colour="ink",
+        colour="teal",
         marker="H",
         sentence="a network with one hidden layer that is trained on all data of all tasks at once "
         "and often: for reference, left out of “best”",
@@ -114,7 +114,7 @@ METHODS: dict[str, Method] = {
     "hcl-gr-auto": Method(
         label="HCL-GR (auto)",
         colour="vermillion",
-        marker="v",
+        marker="p",
         sentence=f"the flow with generative replay and the calibrated detector; {TASK_AGNOSTIC}",
         origin="beyond the paper",
         take_it="in place of HCL-GR (TA) on a stream that nobody has chosen a λ for.",
@@ -122,7 +122,7 @@ METHODS: dict[str, Method] = {
     "hcl-fr-auto": Method(
         label="HCL-FR (auto)",
         colour="blue",
-        marker="v",
+        marker=".",
         sentence="the flow with functional regularisation and the calibrated detector; "
         f"{TASK_AGNOSTIC}",
         origin="beyond the paper",
@@ -167,7 +167,7 @@ METHODS: dict[str, Method] = {
         label="HCL+",
         colour="green",
         marker="P",
-        sentence="ridge regression on random features, from streamed sums",
+        sentence="a measured Gaussian for each class of each task, and a regression beside them",
         origin="beyond the paper",
         take_it="when accuracy matters most and the embeddings are good.",
     ),
@@ -175,7 +175,8 @@ METHODS: dict[str, Method] = {
         label="HCL+ (TA)",
         colour="green",
         marker="P",
-        sentence=f"ridge regression on random features, from streamed sums; {TASK_AGNOSTIC}",
+        sentence="a measured Gaussian for each class of each task, and a regression beside them; "
+        f"{TASK_AGNOSTIC}",
         origin="beyond the paper",
         take_it="for images of your own: nobody has to say when the task changes.",
     ),

@@ -269,7 +269,9 @@ def _saying_where(job: Job, progress: Progress) -> Iterator[None]:
 
 def _predict(learner: Learner, stream: Stream) -> Prediction:
     parts = [learner.predict(x) for x in stream.test_samples()]
-    return Prediction(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    columns: list[Any] = list(zip(*parts, strict=True))
+    answers: list[Any] = [None if c[0] is None else np.concatenate(c) for c in columns]
+    return Prediction(*answers)
 
 
 def _draw(learner: Sampler, job: Job, segment: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -293,7 +295,8 @@ def _all_drawn(drawn: list[NDArray[np.uint8]]) -> NDArray[np.uint8] | None:
 
 
 def _finish(job: Job, progress: Progress) -> Run:
-    answers = [np.stack(column) for column in zip(*progress.predictions, strict=True)]
+    columns: list[Any] = list(zip(*progress.predictions, strict=True))
+    answers: list[Any] = [None if column[0] is None else np.stack(column) for column in columns]
     trace = None
     if job.method.detection is not None:
         segment, true_task, learner_task, verdict = np.array(progress.places).T
@@ -315,6 +318,7 @@ def _finish(job: Job, progress: Progress) -> Run:
         predicted_class=answers[0],
         predicted_task=answers[1],
         pair_class=answers[2],
+        confidence=answers[3],
         added_in=np.array(progress.added_in, np.int16),
         loss=np.array(progress.losses, np.float32) if progress.losses else None,
         trace=trace,
@@ -329,7 +333,9 @@ def _save(path: Path, progress: Progress, learner: Learner) -> None:
         "segment": progress.segment,
         "batch": progress.batch,
         "drawn": [torch.from_numpy(part) for part in progress.drawn],
-        "predictions": [[torch.from_numpy(a) for a in p] for p in progress.predictions],
+        "predictions": [
+            [None if a is None else torch.from_numpy(a) for a in p] for p in progress.predictions
+        ],
         "added_in": list(progress.added_in),
         "losses": torch.tensor(progress.losses, dtype=torch.float64),
         "places": torch.tensor(progress.places, dtype=torch.int64),
@@ -340,13 +346,18 @@ def _save(path: Path, progress: Progress, learner: Learner) -> None:
     store.write_checkpoint(path, state)
 
 
+def _answers(saved: list[Any]) -> Prediction:
+    arrays: list[Any] = [None if a is None else a.numpy() for a in saved]
+    return Prediction(*arrays)
+
+
 def _restored(state: Mapping[str, Any], learner: Learner) -> Progress:
     """How far a run had come, and its learner as it was then."""
     learner.restore(state["learner"])
     return Progress(
         segment=state["segment"],
         batch=state["batch"],
-        predictions=[Prediction(*(a.numpy() for a in p)) for p in state["predictions"]],
+        predictions=[_answers(p) for p in state["predictions"]],
         drawn=[part.numpy() for part in state["drawn"]],
         added_in=list(state["added_in"]),
         losses=state["losses"].tolist(),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -180,9 +181,10 @@ def about_run(job: Job, run: Run, learner: Learner) -> About:
     names: tuple[tuple[Counts, ...], ...]
     if not learner.num_tasks:
         names = (_together([_counts(benchmark, job.embeddings, task) for task in set(shown)]),)
+    elif given is not None:
+        names = tuple(_counts(benchmark, job.embeddings, task) for task in given)
     else:
-        stands_for = given if given is not None else [shown[j] for j in run.added_in]
-        names = tuple(_counts(benchmark, job.embeddings, task) for task in stands_for)
+        names = _found(job, run, learner.num_tasks)
     passes = [1 if job.method.sees_once else segment.epochs for segment in benchmark.stream]
     samples = sum(n * len(benchmark.tasks[t].train.y) for n, t in zip(passes, shown, strict=True))
     return About(
@@ -201,6 +203,23 @@ def about_run(job: Job, run: Run, learner: Learner) -> About:
         batches=0 if run.trace is None else len(run.trace.verdict),
         changes=() if run.trace is None else tuple(_changes(run)),
     )
+
+
+def _found(job: Job, run: Run, tasks: int) -> tuple[tuple[Counts, ...], ...]:
+    """For tasks that a learner found itself, what was shown while it took it for each of them."""
+    assert run.trace is not None
+    names: list[tuple[Counts, ...]] = [
+        tuple({} for _ in range(job.benchmark.num_classes)) for _ in range(tasks)
+    ]
+    pairs = np.stack((run.trace.learner_task, run.trace.true_task), axis=1)
+    for (found, true), batches in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
+        share = batches / (run.trace.true_task == true).sum()
+        for counts, shown in zip(
+            names[found], _counts(job.benchmark, job.embeddings, true), strict=True
+        ):
+            for name, count in shown.items():
+                counts[name] = counts.get(name, 0) + max(1, round(share * count))
+    return tuple(names)
 
 
 def _changes(run: Run) -> list[Change]:

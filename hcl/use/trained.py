@@ -291,7 +291,9 @@ class Trained:
             return []
         if looks_back(self._about.method):
             raise NoArchive(self._about).refusal()
-        labels = {name: self.label_of((places or {}).get(name, name)) for name in set(names)}
+        labels = {
+            name: self.label_of((places or {}).get(name, name)) for name in sorted(set(names))
+        }
         number = self._number(task)
         new = _Waiting(
             torch.from_numpy(np.array(samples)),

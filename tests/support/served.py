@@ -89,7 +89,7 @@ def on_pictures(folder: Path) -> tuple[Path, Path]:
     from hcl.extract.backbones import load_backbone
 
     weights = save_weights(folder / "tiny.pth")
-    per_class = 8 * BATCH
+    per_class = 128  # 32 batches of a task
     files = [picture(SHOWN[label], seed) for label in range(4) for seed in range(per_class)]
     backbone = load_backbone(NAME, str(weights))
     attributes = {
@@ -111,7 +111,7 @@ def on_pictures(folder: Path) -> tuple[Path, Path]:
         tasks.append(Task("pictures", (2 * i, 2 * i + 1), part, Part(rows[:0], rows[:0]), part))
     stream = tuple(Segment(i, 1) for i in range(2))
     pictured = Benchmark("pictures", tuple(tasks), stream, (Source("pictures", "pictures"),))
-    method, training = DETECTING["hcl-plus-ta"], TrainingSettings(BATCH)
+    method, training = DETECTING["hcl-plus-ta"], TrainingSettings(8)
     made = Job(pictured, {"pictures": found}, "hcl-plus-ta", method, FlowSettings(), training, 0)
     return save_model(folder / "pictures.safetensors", made), weights
 
