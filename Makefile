@@ -7,15 +7,16 @@ RUN := PATH="$(BIN):$$PATH"
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --config-settings editable_mode=compat
 PYTEST := OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 
-.PHONY: repro check test test-ray test-serve test-peers gpu-test fuzz lint constraints
+.PHONY: repro check test test-ray test-serve test-peers gpu-test chaos fuzz lint constraints
 
-# Every run of the grid is trained side by side, then DVC is told of them and does the rest.
+# Every run of the grid is trained side by side, then DVC is told of them and does the rest. `hcl dvc`
+# is dvc with a lock file that is written whole: it may be stopped at any moment.
 repro: $(INSTALLED)
-	$(RUN) hcl settings
-	$(RUN) dvc repro settings split
+	$(RUN) hcl settings --raw data/raw
+	$(RUN) hcl dvc repro settings split
 	$(RUN) hcl sweep --settings data/settings --deliver
-	$(RUN) dvc commit --quiet --force train
-	$(RUN) dvc repro
+	$(RUN) hcl dvc commit --quiet --force train
+	$(RUN) hcl dvc repro
 	@echo; cat report/headline.txt; echo "Report: $(CURDIR)/report/index.html"
 
 check: $(INSTALLED) lint
@@ -43,6 +44,10 @@ test-serve: $(INSTALLED).serve
 # The examples of docs/peers.md, inside river and Avalanche.
 test-peers: $(INSTALLED).peers
 	$(RUN) OMP_NUM_THREADS=1 pytest -m peers
+
+# Kills at random moments, full disks, two processes on one output: about an hour. See SECURITY.md.
+chaos: $(INSTALLED)
+	$(RUN) OMP_NUM_THREADS=1 python -m tests.chaos
 
 lint: $(INSTALLED)
 	$(RUN) ruff check .

@@ -14,6 +14,7 @@ PIPELINE = ("settings", "fetch", "extract", "split", "train", "evaluate", "repor
 COMMANDS = (
     *PIPELINE,
     *("predict", "learn", "serve", "detect", "sweep", "tune", "backbones", "moons", "toy-losses"),
+    "dvc",
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from hcl.errors import HCLError
+from hcl.files import FULL
 
 # Existence is checked by the readers: they know how to say what to do about it.
 PATH = click.Path(path_type=Path)
@@ -48,10 +49,16 @@ def check_new(out: Path, force: bool) -> None:
 
 
 class Command(click.Command):
-    """A command that prints an ``HCLError`` as one line and exits with status 1."""
+    """A command that says an ``HCLError``, or a full disk, in one line and exits with status 1."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
         except HCLError as error:
             raise click.ClickException(str(error)) from error
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            line = f"{where}no space left on the disk; make room and run again."
+            raise click.ClickException(line) from error

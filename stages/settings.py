@@ -14,7 +14,14 @@ from stages import options
 @click.option("--benchmark", help="Show this benchmark's stream or, with --method, one run.")
 @click.option("--method", help="Show what this method is on the benchmark.")
 @click.option("--out", type=options.PATH, help="Folder to write, a file for each run of the grid.")
-def command(params: Path, benchmark: str | None, method: str | None, out: Path | None) -> None:
+@click.option(
+    "--raw",
+    type=options.PATH,
+    help="Folder with the raw files: an error where your own embedding file changed since.",
+)
+def command(
+    params: Path, benchmark: str | None, method: str | None, out: Path | None, raw: Path | None
+) -> None:
     """Merge and check the parameters: what each method is on each benchmark.
 
     Alone it checks the whole file. With --benchmark and --method, shows what one run is made of.
@@ -24,7 +31,7 @@ def command(params: Path, benchmark: str | None, method: str | None, out: Path |
     import yaml
 
     from hcl.files import check_folder_to_write
-    from stages.checking import check_all
+    from stages.checking import check_all, check_own_embeddings
     from stages.resolve import SETTINGS_FILES, Resolved, described, write_settings
 
     parameters = Resolved(params)
@@ -44,4 +51,6 @@ def command(params: Path, benchmark: str | None, method: str | None, out: Path |
         raise click.UsageError("Name the --benchmark, too: a method differs between them.")
     else:
         check_all(parameters)
+        if raw is not None:
+            check_own_embeddings(parameters, raw)
         click.echo(f"{params}: no mistake found")

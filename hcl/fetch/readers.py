@@ -7,7 +7,6 @@ through. A mistake in the files is an ``HCLError`` that names the file.
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 import zipfile
@@ -22,6 +21,8 @@ from numpy.typing import NDArray
 
 from hcl.errors import HCLError
 from hcl.fetch.archives import opened
+from hcl.files import parse_json, sha256_of
+from hcl.records.hdf5 import array_of, probe
 from hcl.records.raw import TEST, TRAIN, Block, Content
 from hcl.settings import memory_of_this_machine
 
@@ -181,11 +182,19 @@ def read_embeddings(path: Path) -> Content:
         with h5py.File(path, "r") as file:
             return file["x"][rows]
 
+    probe(path)
     with _naming(path), h5py.File(path, "r") as file:
-        arrays = {name: file[name][...] for name in ("y", "split", "classes") if name in file}
+        found = {name: array_of(file, name, path) for name in ("x", "y", "split", "classes")}
+        x = found.pop("x")
+        for name, values in found.items():  # before they are read: a length may be anything
+            if values is not None and x is not None and x.ndim == 2 and values.size > x.shape[0]:
+                raise HCLError(
+                    f"{path}: {name} has the shape {values.shape}, but x has {x.shape[0]} rows."
+                )
+        arrays = {name: values[...] for name, values in found.items() if values is not None}
         if isinstance(file.attrs.get("classes"), str):
-            arrays.setdefault("classes", np.asarray(json.loads(file.attrs["classes"])))
-        return _embeddings(path, arrays, file.get("x"), read)
+            arrays.setdefault("classes", np.asarray(parse_json(file.attrs["classes"])))
+        return _embeddings(path, arrays, x, read)
 
 
 def _check_npz(path: Path, names: list[str]) -> None:
@@ -250,7 +259,7 @@ def _embeddings(
                 raise HCLError(f"{path}: x has a value in row {row} that is not finite.")
             yield Block(part, y[rows], split[rows])
 
-    return Content("embeddings", names, len(y), x.shape[1:], blocks())
+    return Content("embeddings", names, len(y), x.shape[1:], blocks(), sha256_of(path))
 
 
 def _split_of(path: Path, values: NDArray[Any]) -> NDArray[np.uint8]:

@@ -21,6 +21,8 @@ import math
 import os
 import re
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +40,7 @@ DIGEST = "content_sha256"
 _SEAL = re.compile(rb"hcl-seal ([0-9a-f]{64}) (\d{16}) (\d{16})\n")
 _SEAL_LENGTH = 9 + 65 + 17 + 17
 _AT_ONCE = 1 << 20  # bytes
+PATIENCE = 30.0  # seconds for a look at a user's own file
 _INFLATED = 2000  # times the bytes on disk: deflate, the usual filter, reaches 1032
 
 
@@ -269,6 +272,24 @@ class Reader:
         if why is not None:
             raise self.broken(f"{name} {why}")
         return found
+
+
+def probe(path: Path) -> None:
+    """An error unless a process of its own can look at a user's file, all of it, in good time.
+
+    Over some damaged files the library reads without end or crashes; there is no seal to ask first.
+    """
+    look = "import sys, h5py; f = h5py.File(sys.argv[1]); dict(f.attrs); list(f); f.get('x')"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", look, path], capture_output=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise HCLError(
+            f"{path}: damaged: HDF5 does not come to an end with it; write it again."
+        ) from None
+    if done.returncode < 0:
+        raise HCLError(f"{path}: damaged: HDF5 crashes over it; write it again.")
 
 
 def array_of(file: h5py.File, name: str, path: Path) -> h5py.Dataset | None:

@@ -11,6 +11,9 @@ from scipy.io import savemat
 
 from hcl.errors import HCLError
 from hcl.fetch import readers
+from hcl.fetch.datasets import DatasetSettings, fetch
+from hcl.files import sha256_of
+from hcl.records import hdf5
 from hcl.records.raw import Raw, write_raw
 from tests.support.official_layouts import (
     CIFAR10_TRAIN,
@@ -418,3 +421,69 @@ def test_embeddings_are_never_unpickled(tmp_path):
 def test_embeddings_in_another_kind_of_file(tmp_path):
     (tmp_path / "own.csv").write_text("1,2")
     fails(r"own\.csv: embeddings are read from", readers.read_embeddings, tmp_path / "own.csv")
+
+
+def own_file(tmp_path, change):
+    path = tmp_path / "own.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.ones((8, 3), "f4")
+        file["y"] = np.arange(8) % 2
+        file["split"] = np.arange(8) // 4
+        change(file)
+    return path
+
+
+def in_another_file(file):
+    with h5py.File(file.filename + ".other.h5", "w") as other:
+        other["x"] = np.ones((8, 3), "f4")
+    del file["x"]
+    file["x"] = h5py.ExternalLink(file.filename + ".other.h5", "/x")
+
+
+def claimed(name, shape, **options):
+    def change(file):
+        del file[name]
+        file.create_dataset(name, shape, "f4" if name == "x" else "i8", **options)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (in_another_file, "x is no dataset of this file"),
+        (claimed("x", (1 << 33, 3)), "which the file does not hold"),
+        (claimed("x", (1 << 33, 3), chunks=(1 << 20, 3)), "more than a file of"),
+        (claimed("x", (8, 3), chunks=(4, 3)), "x is not written in full"),
+        (claimed("y", (1 << 33,)), "which the file does not hold"),
+        (lambda file: file.__setitem__("classes", ["a"] * 9), r"classes has the shape \(9,\)"),
+    ],
+)
+def test_embeddings_of_a_user_s_file_that_lies(tmp_path, change, said):
+    path = own_file(tmp_path, change)
+    with pytest.raises(HCLError, match=said) as caught:
+        readers.read_embeddings(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_embeddings_that_are_compressed_are_read(tmp_path):
+    def compress(file):
+        del file["x"]
+        file.create_dataset("x", data=np.ones((8, 3), "f4"), chunks=(3, 3), compression="gzip")
+
+    content = readers.read_embeddings(own_file(tmp_path, compress))
+    assert content.count == 8
+
+
+def test_a_file_over_which_hdf5_does_not_come_to_an_end(tmp_path, monkeypatch):
+    path = own_file(tmp_path, lambda file: None)
+    monkeypatch.setattr(hdf5, "PATIENCE", 0.001)
+    with pytest.raises(HCLError, match="HDF5 does not come to an end"):
+        readers.read_embeddings(path)
+
+
+def test_the_digest_of_a_user_s_file_is_recorded(tmp_path):
+    path = own_file(tmp_path, lambda file: None)
+    settings = DatasetSettings("embeddings", str(path))
+    fetch("own", settings, tmp_path / "raw.h5")
+    assert Raw(tmp_path / "raw.h5").source_sha256 == sha256_of(path)

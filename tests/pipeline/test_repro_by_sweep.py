@@ -25,9 +25,10 @@ def recipe(target: str) -> list[list[str]]:
 def test_dvc_is_told_of_the_runs_of_the_sweep(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     check, first, sweep, commit, last = recipe("repro")
-    assert check == ["hcl", "settings"]
-    assert (first[0], sweep[:2], last) == ("dvc", ["hcl", "sweep"], ["dvc", "repro"])
-    ran = set(re.findall(r"Running stage '(\w+)", dvc(project, *first[1:])))
+    assert check == ["hcl", "settings", "--raw", "data/raw"]
+    assert (first[:2], sweep[:2]) == (["hcl", "dvc"], ["hcl", "sweep"])
+    assert last == ["hcl", "dvc", "repro"]
+    ran = set(re.findall(r"Running stage '(\w+)", dvc(project, *first[2:])))
     assert ran == {"settings", "fetch", "extract", "split"}
     done = subprocess.run(
         [sys.executable, "-c", "from stages.cli import main; main()", *sweep[1:]],
@@ -40,7 +41,7 @@ def test_dvc_is_told_of_the_runs_of_the_sweep(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, ".hcl/runs: 1 run (1 trained)\n"), done.stderr
     run = project / "results/runs/trees/hcl-fr/seed-0.h5"
     delivered = run.read_bytes()
-    dvc(project, *commit[1:])
-    assert "didn't change, skipping" in dvc(project, *last[1:], "train")
-    dvc(project, *last[1:], "--force", "--single-item", "train@trees-hcl-fr")
+    dvc(project, *commit[2:])
+    assert "didn't change, skipping" in dvc(project, *last[2:], "train")
+    dvc(project, *last[2:], "--force", "--single-item", "train@trees-hcl-fr")
     assert run.read_bytes() == delivered  # what the stage itself would have written

@@ -128,7 +128,7 @@ def test_train_answers_for_every_test_sample_after_every_segment(project: Path) 
         with h5py.File(f"results/runs/trees/hcl-fr-ta/seed-{seed}.h5") as file:
             assert file["predicted_class"].shape == file["predicted_task"].shape == (2, 20)
             assert set(np.unique(file["predicted_class"])) <= {0, 1}
-            assert file.attrs["seed"] == seed
+            assert file.attrs["seed"] == str(seed)
             assert len(file["trace/verdict"]) == 2 * 2 * 24 // 8
     first, second = (Path(f"results/runs/trees/hcl-fr-ta/seed-{s}.h5") for s in (0, 1))
     assert first.read_bytes() != second.read_bytes()

@@ -1,0 +1,210 @@
+"""The trials. Each yields a line on what was done, and what did not hold."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.project import (
+    COMMANDS,
+    Command,
+    content,
+    leftovers,
+    make_project,
+    one_line,
+    start,
+)
+
+Trouble = str
+Outcome = tuple[str, list[Trouble]]
+ROOM = (0, 4, 16, 64, 256)  # kB that are free on a small file system, besides a command's inputs
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A project in which every command came to its end, with how long each took and left."""
+
+    folder: Path
+    seconds: dict[str, float]
+    outputs: dict[str, dict[str, str]]
+
+
+def whole_project(folder: Path, names: Sequence[str] = tuple(COMMANDS)) -> Reference:
+    """Run every command once, undisturbed."""
+    folder.mkdir(parents=True)
+    make_project(folder)
+    seconds, outputs = {}, {}
+    for name in names:
+        began = time.monotonic()
+        process = start(folder, COMMANDS[name])
+        printed = process.communicate()[0]
+        if process.returncode:
+            raise RuntimeError(f"{name} fails undisturbed: {printed}")
+        seconds[name] = time.monotonic() - began
+        outputs[name] = content(folder, COMMANDS[name])
+    assert all(outputs.values())
+    return Reference(folder, seconds, outputs)
+
+
+def prepared(reference: Reference, name: str, project: Path) -> None:
+    """A project with all that a command needs, and nothing of what it makes."""
+    project.mkdir(parents=True)
+    for entry in reference.folder.iterdir():
+        if entry.name in ("pictures", "params.yaml", "tiny.pth", "data"):
+            copy = shutil.copytree if entry.is_dir() else shutil.copy2
+            copy(entry, project / entry.name)
+    if name == "evaluate":
+        shutil.copytree(reference.folder / "results/runs", project / "results/runs")
+    for output in COMMANDS[name].outputs:
+        path = project / output
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def kill_randomly(
+    reference: Reference, kills: int, seed: int, names: Sequence[str] | None = None
+) -> Iterator[Outcome]:
+    """SIGKILL each command at random moments, one time after the other; then let it end."""
+    names = [name for name in names or COMMANDS if name in reference.outputs]
+    for index, name in enumerate(names):
+        share = kills // len(names) + (index < kills % len(names))
+        chance = random.Random(f"{seed} {name}")
+        project = reference.folder.with_name(f"killed-{index}")
+        prepared(reference, name, project)
+        killed = 0
+        for _ in range(share):
+            process = start(project, COMMANDS[name])
+            try:  # mostly in the later part: the first second is Python's imports
+                process.wait(chance.uniform(0.3, 1.0) * reference.seconds[name])
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                killed += 1
+            process.communicate()
+        yield f"{name}: {killed} of {share} killed", _same_in_the_end(reference, name, project)
+        shutil.rmtree(project)
+
+
+def _same_in_the_end(reference: Reference, name: str, project: Path) -> list[Trouble]:
+    process = start(project, COMMANDS[name])
+    printed = process.communicate()[0]
+    troubles = []
+    if process.returncode:
+        troubles.append(f"does not go on: {printed[-500:]}")
+    elif content(project, COMMANDS[name]) != reference.outputs[name]:
+        troubles.append("other bytes")
+    troubles += [f"left over: {path}" for path in leftovers(project)]
+    return troubles
+
+
+@contextmanager
+def small_disk(place: Path, kilobytes: int) -> Iterator[bool]:
+    """A file system of this size at ``place``; ``False`` where this user can't mount one."""
+    place.mkdir(parents=True, exist_ok=True)
+    options = f"size={kilobytes}k"
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill_disk(
+    reference: Reference, names: Sequence[str] | None = None, rooms: Sequence[int] = ROOM
+) -> Iterator[Outcome]:
+    """Each command on file systems that are full sooner or later; then with room."""
+    for name in names or reference.outputs:
+        command, ends, troubles = COMMANDS[name], [], []
+        for room in rooms:
+            place = reference.folder.with_name("small")
+            source = reference.folder.with_name("small-source")
+            prepared(reference, name, source)
+            needed = sum(4 + p.stat().st_size // 1024 for p in source.rglob("*"))
+            with small_disk(place, needed + 64 + room) as mounted:
+                if not mounted:
+                    yield f"{name}: no small disk can be mounted here", []
+                    return
+                for entry in source.iterdir():
+                    copy = shutil.copytree if entry.is_dir() else shutil.copy2
+                    copy(entry, place / entry.name)
+                _fill_up(place, room)
+                process = start(place, command)
+                printed = process.communicate()[0]
+                ends.append(process.returncode)
+                whole = content(place, command)
+                if process.returncode and not (
+                    one_line(printed) and "no space left" in printed.lower()
+                ):
+                    troubles.append(f"{room} kB, status {process.returncode}: {printed[-400:]}")
+                if process.returncode and whole:
+                    troubles.append(f"{room} kB: half an output: {sorted(whole)}")
+                if not process.returncode and whole != reference.outputs[name]:
+                    troubles.append(f"{room} kB: other bytes")
+                (place / "filler").unlink(missing_ok=True)
+                mount = ["mount", "-o", "remount,size=512m", str(place)]
+                subprocess.run(mount, check=True, capture_output=True)
+                troubles += [
+                    f"{room} kB, then: {t}" for t in _same_in_the_end(reference, name, place)
+                ]
+            shutil.rmtree(source)
+        yield f"{name} on a full disk: {ends.count(0)} of {len(ends)} had room", troubles
+
+
+def _fill_up(place: Path, room: int) -> None:
+    """Leave so many kilobytes."""
+    found = os.statvfs(place)
+    size = max(found.f_bavail * found.f_frsize - room * 1024, 0)
+    with open(place / "filler", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size) if size else None
+
+
+def run_two(reference: Reference, names: Sequence[str] | None = None) -> Iterator[Outcome]:
+    """Two processes, one output, started a moment apart."""
+    for index, name in enumerate(names or reference.outputs):
+        project = reference.folder.with_name(f"two-{index}")
+        prepared(reference, name, project)
+        chance = random.Random(name)
+        processes = [start(project, COMMANDS[name])]
+        time.sleep(chance.uniform(0, 0.3))
+        processes.append(start(project, COMMANDS[name]))
+        troubles = []
+        for process in processes:
+            printed = process.communicate()[0]
+            if process.returncode and not one_line(printed):
+                troubles.append(f"status {process.returncode}: {printed[-500:]}")
+        troubles += _same_in_the_end(reference, name, project)
+        yield f"{name} twice at once", troubles
+        shutil.rmtree(project)
+
+
+def kill_dvc(folder: Path, kills: int, seed: int) -> Iterator[Outcome]:
+    """SIGKILL and SIGINT of `hcl dvc repro` on a project of its own; then it comes to its end."""
+    from tests.support.projects import make_project as make_dvc_project
+
+    folder.mkdir(parents=True)
+    project = make_dvc_project(folder)
+    chance = random.Random(seed)
+    repro = Command(("dvc", "repro"), ("report",))
+    stopped = 0
+    for number in range(kills):
+        process = start(project, repro)
+        try:
+            process.wait(chance.uniform(2, 25))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL if number % 2 else signal.SIGINT)
+            stopped += 1
+        process.communicate()
+    process = start(project, repro)
+    printed = process.communicate()[0]
+    troubles = [] if process.returncode == 0 else [f"does not go on: {printed[-600:]}"]
+    troubles += [f"left over: {path}" for path in leftovers(project) if ".dvc/" not in path]
+    yield f"dvc repro: {stopped} of {kills} stopped", troubles
