@@ -128,6 +128,8 @@ def table(settings: type) -> str:
         if field.name == "kind":
             kind = kind.removeprefix("one of ")
         default = default_of(field, types[field.name])
+        if field.name == "kind" and getattr(settings, "unless_said", False):
+            default = f"`{json.dumps(field.default)}`"
         cells = (f"`{field.name}`", kind, default, said.get(field.name, ""))
         lines.append("| " + " | ".join(cells) + " |")
     if not said:  # the line above the table says it all

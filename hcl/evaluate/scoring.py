@@ -189,6 +189,8 @@ def in_words(summary: Mapping[str, Any]) -> str:
         said.append(f"{found:.3g} of {changes['true']} changes found, {false:.3g} false")
         if changes["misnamed"]["mean"]:
             said.append(f"{changes['misnamed']['mean']:.3g} taken for another task")
+        if changes["missed"]["mean"]:
+            said.append("what was missed was learned as part of another task")
     return f"{', '.join(said)} ({seeds} {'seed' if seeds == 1 else 'seeds'})"
 
 
