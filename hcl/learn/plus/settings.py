@@ -115,7 +115,7 @@ class PlusMethod:
     projections: Annotated[int, Range(0, 1_000_000)] = 4000
     rule: RidgeRule | GaussianRule = field(default_factory=RidgeRule)
     flow: LearnsFirst | LearnsAll | None = None
-    unlabelled: Weight = 1.0
+    unlabelled: Weight = 0.0
     detection: CalibratedSettings | None = None
 
     learner: ClassVar[str] = "hcl.learn.plus.learner"
