@@ -101,6 +101,8 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
     scaling: Scaling
     device: Device
     random_state: int | np.random.RandomState | None
+    classes_: NDArray
+    _in_order: NDArray  # the labels as the learner numbers them
     _learner: Any  # a FlowLearner or a PlusLearner
     _scorer: list[HybridModel]  # the model in double precision, made when asked
 
@@ -142,7 +144,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         X, y = self._validate(X, y, first=True, min_samples=2)
         random = self._start(np.unique(y))
         self._fit_scaling(X)
-        labels = np.searchsorted(self.classes_, y)
+        labels = self._numbers(y)
         order = random.permutation(len(X))
         held_back = self._detector() is None and self._passes() > 1
         fresh = len(X) // HELD_BACK if held_back else 0
@@ -186,27 +188,48 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         Args:
             X: samples.
             y: their labels.
-            classes: all labels of the stream, at the first call; by default those in its ``y``.
+            classes: all labels of the stream, at the first call, and no others are taken; left out,
+                a label that was never seen is one more class from then on.
         """
         first = not hasattr(self, "classes_")
         X, y = self._validate(X, y, first=first)
         if first:
             self._start(np.unique(y if classes is None else np.asarray(classes)))
+            self._may_grow = classes is None
         elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
             raise ValueError(
                 f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
                 f"{self.classes_!r}"
             )
         unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
+        if len(unknown) and not self._may_grow:
             raise ValueError(
                 f"y holds labels that are not among the classes of the first call: {unknown}. "
-                f"Known: {self.classes_}. Name all of them in `classes` then."
+                f"Known: {self.classes_}. Name all of them in `classes` then, or leave `classes` "
+                "out: labels are then added as they come."
             )
-        self._waiting.append((X, np.searchsorted(self.classes_, y)))
+        if len(unknown):
+            self._add_classes(unknown)
+        self._waiting.append((X, self._numbers(y)))
         if sum(len(waiting) for waiting, _ in self._waiting) >= self.batch_size:
             self._learn_waiting()
         return self
+
+    def _numbers(self, y: NDArray) -> NDArray[np.int64]:
+        """Labels as the learner numbers them: in the order in which they came."""
+        return self._columns[np.searchsorted(self.classes_, y)]
+
+    @property
+    def _columns(self) -> NDArray[np.int64]:
+        """The learner's number of each of ``classes_``."""
+        return np.argsort(self._in_order, kind="stable")
+
+    def _add_classes(self, labels: NDArray) -> None:
+        """Labels that were never seen: one more class each, in every task."""
+        self._in_order = np.concatenate((self._in_order, labels))
+        self.classes_ = np.sort(self._in_order)
+        self._learner.add_classes(len(labels))
+        self._scorer.clear()
 
     def _learn_waiting(self) -> None:
         """Learn what ``partial_fit`` gathered, as if it had come in one call."""
@@ -248,6 +271,8 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         self._check_parameters()
         random = check_random_state(self.random_state)
         self.classes_ = classes
+        self._in_order = classes
+        self._may_grow = True
         self.task_changes_: list[TaskChange] = []
         self.n_batches_ = 0
         self._learner = self._build(_generator(random, pick_device(self.device)))
@@ -477,18 +502,18 @@ class HCLClassifier(_StreamClassifier):
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """p(y | x), (n, K), marginalised over tasks."""
-        return self._answer(X, HybridModel.class_probabilities)
+        return self._answer(X, HybridModel.class_probabilities)[:, self._columns]
 
     def predict_task(self, X: ArrayLike) -> NDArray[np.int64]:
         """The task of the likeliest (class, task) pair, (n,), in the classifier's numbering."""
         return self._answer(X, lambda model, x: model.classify_pair(x)[1])
 
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
-        """log p(x), (n,): every class and every task so far equally likely."""
+        """log p(x), (n,): every pair of a class and a task that came equally likely."""
 
         def log_density(model: HybridModel, x: Tensor) -> Tensor:
             log_pxs = model.log_likelihoods(x).flatten(1)
-            return log_pxs.logsumexp(1) - float(np.log(log_pxs.shape[1]))
+            return log_pxs.logsumexp(1) - (log_pxs > -torch.inf).sum(1).log()
 
         return self._answer(X, log_density)
 
@@ -523,9 +548,10 @@ class HCLClassifier(_StreamClassifier):
         tasks = random.randint(self.n_tasks_, size=n_samples)
         if task is not None:
             tasks[:] = task
+        numbers = self._columns[labels]
         device = self._learner.generator.device
         drawn, _ = self._learner.model.sample(
-            torch.from_numpy(labels).to(device), torch.from_numpy(tasks).to(device), generator
+            torch.from_numpy(numbers).to(device), torch.from_numpy(tasks).to(device), generator
         )
         return drawn.cpu().numpy(), self.classes_[labels]
 
@@ -555,7 +581,8 @@ class HCLClassifier(_StreamClassifier):
             learning_rate_decay=self.learning_rate_decay,
             detection=detection,
         )
-        model = build_model(flow, (size,), len(self.classes_), generator, float(scale))
+        classes = len(self.classes_)
+        model = build_model(flow, (size,), classes, generator, float(scale), only_seen=True)
         model.to(generator.device)
         return FlowLearner(
             model,
@@ -741,7 +768,8 @@ class HCLPlusClassifier(_StreamClassifier):
         return drawn.cpu().numpy(), self.classes_[chosen % classes]
 
     def _class_scores(self, X: ArrayLike) -> NDArray[np.float64]:
-        return self._answer(X, lambda model, x: self._learner.class_scores(self._scores(model, x)))
+        found = self._answer(X, lambda model, x: self._learner.class_scores(self._scores(model, x)))
+        return found[:, self._columns]
 
     def _scores(self, model: HybridModel, x: Tensor) -> Tensor:
         return self._learner.scores(x, model.flow)

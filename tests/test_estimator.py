@@ -504,3 +504,54 @@ def test_frames_and_series_of_pandas_are_learned_by_their_columns(kind, dtype, t
     assert list(again.feature_names_in_) == columns
     with pytest.raises(ValueError, match="feature names"):
         again.predict(frame[columns[::-1]])
+
+
+SMALL = {"random_state": 0, "couplings": 4, "hidden": 32, "learning_rate": 1e-2}
+
+
+def growing(seed: int = 0):
+    """Batches of a stream in which the labels "c", then "a", then "b" come."""
+    random = np.random.default_rng(seed)
+    centres = dict(zip("abc", random.normal(scale=6, size=(3, 16)), strict=True))
+    for known in ("c", "ca", "cab"):
+        for _ in range(40):
+            y = random.choice(list(known), 32)
+            yield np.stack([centres[label] for label in y]) + random.normal(size=(32, 16)), y
+
+
+@pytest.mark.parametrize(
+    "classifier",
+    [
+        HCLClassifier(**SMALL),
+        HCLClassifier(**SMALL, memory="generative", draws="measured"),
+        HCLPlusClassifier(random_state=0, projections=50),
+    ],
+    ids=["hcl", "hcl-measured", "hcl-plus"],
+)
+def test_a_label_that_was_never_seen_is_one_more_class(classifier):
+    classifier = clone(classifier)
+    sizes = []
+    for X, y in growing():
+        classifier.partial_fit(X, y)
+        sizes.append(len(classifier.classes_))
+    assert sizes[0] == 1
+    assert classifier.classes_.tolist() == ["a", "b", "c"]
+    X, y = (np.concatenate(parts) for parts in zip(*list(growing(0))[80:], strict=True))
+    assert (classifier.predict(X) == y).mean() > 0.9
+    again = pickle.loads(pickle.dumps(classifier))
+    assert (again.predict(X) == classifier.predict(X)).all()
+    again.partial_fit(X[:32], np.full(32, "d"))
+    assert again.classes_.tolist() == ["a", "b", "c", "d"]
+    if isinstance(classifier, HCLClassifier):
+        best = classifier.classes_[classifier.predict_proba(X).argmax(1)]
+        assert (best == classifier.predict(X)).all()
+        drawn, labels = classifier.sample(50, y="b", random_state=0)
+        assert (labels == "b").all()
+        assert (classifier.predict(drawn) == "b").mean() > 0.8
+
+
+def test_labels_that_are_named_at_first_are_all_that_may_come():
+    X = np.random.default_rng(0).normal(size=(32, 4))
+    classifier = HCLPlusClassifier(projections=0).partial_fit(X, np.zeros(32), classes=[0, 1])
+    with pytest.raises(ValueError, match="leave `classes` out"):
+        classifier.partial_fit(X, np.full(32, 2))

@@ -198,6 +198,12 @@ class Detector:
         self.tasks[self.task].forget_logs()
         self.sequential.spread.clear()
 
+    def add_classes(self, count: int) -> None:
+        """``count`` more classes may come from now on."""
+        self.num_classes += count
+        for means in self.tasks:
+            means.add_classes(count)
+
     def _go_to_new(self) -> None:
         self.tasks.append(ClassMeans(self.num_classes, self.size, self.device))
         self.task = len(self.tasks) - 1

@@ -142,6 +142,12 @@ class ClassMeans:
         self.spread = torch.zeros((), device=device)  # s of the batches before
         self.age = 0  # batches
 
+    def add_classes(self, count: int) -> None:
+        """Room for ``count`` more classes."""
+        for name in ("counts", "means", "logs", "logged"):
+            held = getattr(self, name)
+            setattr(self, name, torch.cat((held, held.new_zeros(count, *held.shape[1:]))))
+
     def forget_logs(self) -> None:
         """The metric has changed: distances in the old one say nothing."""
         self.logs.zero_()

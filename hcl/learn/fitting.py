@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hcl.detect.settings import CalibratedSettings
 from hcl.errors import HCLError
 from hcl.learn.contract import Start
 from hcl.learn.settings import Scaling
@@ -62,6 +63,16 @@ def fitted_model(start: Start, first: Tensor) -> HybridModel:
     else:
         model.flow.initialise(dequantise(first, weights))
     return model
+
+
+def check_labels(start: Start, unlabelled: float, detection: object) -> None:
+    """An error where a detector that goes by labels would be shown samples without one."""
+    if start.partly_labelled and unlabelled and isinstance(detection, CalibratedSettings):
+        raise HCLError(
+            f"unlabelled: is {unlabelled:g}, but the detector of the method goes by labels, which "
+            "not all samples of the stream have. Take unlabelled: 0, or a method that is told its "
+            "tasks."
+        )
 
 
 def check_kind(flow: FlowSettings, shape: tuple[int, ...]) -> None:

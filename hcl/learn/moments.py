@@ -66,16 +66,40 @@ class Moments:
         self.counts = torch.cat((self.counts, self.counts.new_zeros(count)))
         self.sums = torch.cat((self.sums, self.sums.new_zeros(count, self.sums.shape[1])))
 
+    def widen(self, groups: int, count: int) -> None:
+        """Room for ``count`` more classes in each of ``groups`` groups of equal size."""
+        for name in ("counts", "sums"):
+            held = getattr(self, name)
+            apart = held.unflatten(0, (groups, -1))
+            more = apart.new_zeros(groups, count, *held.shape[1:])
+            setattr(self, name, torch.cat((apart, more), 1).flatten(0, 1))
+
     def add(self, z: Tensor, classes: Tensor) -> None:
         """Take in samples (n, D) of ``classes`` (n,)."""
         self.samples += len(classes)
         self.counts.index_add_(0, classes, self.counts.new_ones(len(classes)))
         self.sums.index_add_(0, classes, z.double())
+        self._wait(z)
+
+    def _wait(self, z: Tensor) -> None:
+        """Samples that G takes in with their block."""
         for part in z.split(BLOCK):
             if self._filled + len(part) > BLOCK:
                 self._settle()
             self._waiting[self._filled : self._filled + len(part)] = part
             self._filled += len(part)
+
+    def share(self, z: Tensor, first: int, responsibilities: Tensor) -> None:
+        """Take in samples (n, D) that are of several classes in part, (n, C) from ``first`` on.
+
+        Row sums of ``responsibilities`` are the samples' weights.
+        """
+        self.samples += len(z)
+        within = slice(first, first + responsibilities.shape[1])
+        shares = responsibilities.double()
+        self.counts[within] += shares.sum(0)
+        self.sums[within] += shares.T @ z.double()
+        self._wait(z * responsibilities.sum(1, keepdim=True).sqrt())
 
     def _settle(self) -> None:
         if not self._filled:
@@ -164,6 +188,11 @@ class FadingMoments:
         self.counts.mul_(self.keep).index_add_(0, y, self.counts.new_ones(len(y)))
         self.sums.mul_(self.keep).index_add_(0, y, z)
         self.gram.addmm_(z.T, z, beta=self.keep)
+
+    def add_classes(self, count: int) -> None:
+        """Room for ``count`` more classes."""
+        self.counts = torch.cat((self.counts, self.counts.new_zeros(count)))
+        self.sums = torch.cat((self.sums, self.sums.new_zeros(count, self.sums.shape[1])))
 
     def gaussian(self, shrinkage: float) -> tuple[Tensor, Tensor]:
         """Means (K, D), NaN for a class without samples, and the factor L of (1 − ε) Σ + ε v I."""

@@ -179,6 +179,22 @@ METHODS: dict[str, Method] = {
         origin="beyond the paper",
         take_it="for images of your own: nobody has to say when the task changes.",
     ),
+    "hcl-fr-mixed": Method(
+        label="HCL-FR, mixed",
+        colour="blue",
+        marker="*",
+        sentence="HCL-FR that infers whose each sample of a batch is",
+        origin="beyond the paper",
+        take_it="in place of HCL-FR when batches hold samples of several tasks.",
+    ),
+    "hcl-fr-labelled": Method(
+        label="HCL-FR, labelled alone",
+        colour="sky",
+        marker="d",
+        sentence="HCL-FR without the samples that have no label",
+        origin="beyond the paper",
+        take_it="beside HCL-FR, to see what samples without a label bring.",
+    ),
     "ncm": Method(
         label="NCM",
         colour="sky",

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from hcl.detect.settings import CalibratedSettings
+from hcl.errors import HCLError
 from hcl.learn.closed_form.settings import StreamingLDAMethod
 from hcl.learn.flow.settings import BufferSettings, FlowMethod, FunctionalSettings
+from hcl.learn.moments import Moments
+from hcl.learn.plus.settings import GaussianRule, PlusMethod, RidgeRule
 from hcl.learn.settings import TrainingSettings
 from hcl.model.latent import LatentMixture
 from hcl.model.settings import FlowSettings
-from hcl.records.tasks import Shown
+from hcl.records.tasks import Shown, Tails
 from hcl.train.loop import Job, train_seed
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
 
@@ -22,9 +26,11 @@ FLOW = FlowSettings(couplings=4, hidden_layers=1, hidden=32)
 FUNCTIONAL = FunctionalSettings(alpha=10)
 
 
-def accuracy(method, labelled: float, seed: int = 0, epochs: int = 4) -> float:
+def accuracy(
+    method, labelled: float, seed: int = 0, epochs: int = 4, noise: Tails | None = None
+) -> float:
     embeddings, tasks = benchmark(blobs_in_64_dimensions(2, 640, 200), epochs=epochs)
-    tasks = dataclasses.replace(tasks, shown=Shown(labelled=labelled))
+    tasks = dataclasses.replace(tasks, shown=Shown(labelled=labelled, disturb=noise))
     training = TrainingSettings(32, learning_rate=3e-3)
     run, _ = train_seed(Job(tasks, embeddings, "m", method, FLOW, training, seed))
     y = np.concatenate([task.test.y for task in tasks.tasks])
@@ -51,6 +57,40 @@ def test_the_unlabelled_help():
     ignore = FlowMethod(memory=FUNCTIONAL, unlabelled=0.0)
     gains = [accuracy(use, 0.03, seed) - accuracy(ignore, 0.03, seed) for seed in (1, 2)]
     assert np.mean(gains) > 0.02, gains
+
+
+@pytest.mark.parametrize("rule", [RidgeRule(), GaussianRule(shrinkage=0.1)])
+def test_the_unlabelled_help_the_moments(rule):
+    noise = Tails(degrees=30, scale=1.5)
+    use, ignore = (
+        accuracy(
+            PlusMethod(power=1.0, projections=0, rule=rule, unlabelled=weight),
+            labelled=0.01,
+            epochs=1,
+            noise=noise,
+        )
+        for weight in (1.0, 0.0)
+    )
+    assert use > ignore + 0.01
+
+
+def test_moments_are_shared_out_by_responsibilities():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(300, 5, generator=generator)
+    r = torch.rand(300, 2, generator=generator)
+    moments = Moments(5, torch.device("cpu"))
+    moments.add_classes(3)
+    moments.share(z, 1, r)
+    assert torch.allclose(moments.counts, torch.cat((torch.zeros(1), r.sum(0))).double())
+    assert torch.allclose(moments.sums[1:], (r.T @ z).double(), atol=1e-4)
+    moments._settle()
+    assert torch.allclose(moments.gram, (z * r.sum(1, keepdim=True)).T @ z, atol=1e-3)
+
+
+def test_a_detector_that_goes_by_labels_is_not_shown_samples_without_one():
+    with pytest.raises(HCLError, match=r"unlabelled: is 1, but the detector .* goes by labels"):
+        accuracy(PlusMethod(projections=0, detection=CalibratedSettings()), 0.5)
+    accuracy(PlusMethod(projections=0, detection=CalibratedSettings(), unlabelled=0.0), 0.5)
 
 
 @pytest.mark.parametrize("labelled", [0.02, 0.2])

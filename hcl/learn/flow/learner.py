@@ -29,7 +29,7 @@ from hcl.learn.contract import (
     TaskBatch,
     as_int16,
 )
-from hcl.learn.fitting import FITTING_SAMPLES, fitted_model
+from hcl.learn.fitting import FITTING_SAMPLES, check_labels, fitted_model
 from hcl.learn.flow.detection import STATISTICS, DetectionSettings, Detector
 from hcl.learn.flow.memory import Memory, Passed, build_memory
 from hcl.learn.flow.settings import AllData, FlowMethod
@@ -40,6 +40,7 @@ from hcl.records.runs import NEW, RECURRING, SAME
 
 def build(method: FlowMethod, start: Start) -> FlowLearner:
     """The learner of a method, with its inputs' scaling fitted on the first task."""
+    check_labels(start, method.unlabelled, method.detection)
     model = fitted_model(start, start.first(FITTING_SAMPLES))
     draws = start.generator("draws", on_cpu=isinstance(method.memory, AllData))
     batch_size = start.training.batch_size
@@ -325,6 +326,13 @@ class FlowLearner:
         self.task = task
         self.steps = 0
         self._enter()
+
+    def add_classes(self, count: int) -> None:
+        """``count`` more classes may come from now on, in every task."""
+        self.model.latent.add_classes(count, self.generator)
+        self.memory.add_classes(count)
+        if self.calibrated is not None:
+            self.calibrated.add_classes(count)
 
     def _enter(self) -> None:
         others = [task for task in range(self.num_tasks) if task != self.task]

@@ -74,6 +74,9 @@ class Memory(Protocol):
     def learned(self, task: int, x: Tensor, y: Tensor, z: Tensor) -> None:
         """A batch of ``task`` was looked at, and its latents were ``z``."""
 
+    def add_classes(self, count: int) -> None:
+        """The model has ``count`` more classes."""
+
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
 
@@ -95,6 +98,8 @@ class Nothing:
         return likelihood_loss(log_px)
 
     def learned(self, task: int, x: Tensor, y: Tensor, z: Tensor) -> None: ...
+
+    def add_classes(self, count: int) -> None: ...
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -136,6 +141,8 @@ class All:
 
     def learned(self, task: int, x: Tensor, y: Tensor, z: Tensor) -> None: ...
 
+    def add_classes(self, count: int) -> None: ...
+
     def state(self) -> dict[str, Any]:
         return {}
 
@@ -169,6 +176,8 @@ class Buffer:
 
     def learned(self, task: int, x: Tensor, y: Tensor, z: Tensor) -> None:
         self.reservoirs.remember(task, x, y, self.generator)
+
+    def add_classes(self, count: int) -> None: ...
 
     def state(self) -> dict[str, Any]:
         return self.reservoirs.state()
@@ -281,6 +290,11 @@ class Rehearsal:
         """Measure where the latents lie."""
         if self.measured is not None:
             self.measured.add(z, y)
+
+    def add_classes(self, count: int) -> None:
+        """A class that comes late is not drawn before the snapshot knows it."""
+        if self.measured is not None:
+            self.measured.add_classes(count)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -454,6 +468,7 @@ class MeasuredDraws:
         self.gaussians: dict[int, tuple[Tensor, Tensor]] = {}  # by task: means, factor of Σ
         self.current = self._empty()
         self.means = self.factors = latent.means  # of the tasks that are drawn from
+        self.tasks: Sequence[int] = ()
 
     def _empty(self) -> FadingMoments:
         latent = self.latent
@@ -470,12 +485,20 @@ class MeasuredDraws:
             self.gaussians[task] = prior, one
         self.current = self._empty()
 
+    def add_classes(self, count: int) -> None:
+        """The mixture has ``count`` more classes, at their prior means until samples come."""
+        for task, (means, factor) in self.gaussians.items():
+            self.gaussians[task] = torch.cat((means, self.latent.means[task, -count:])), factor
+        self.current.add_classes(count)
+        self.prepare(self.tasks)
+
     def add(self, z: Tensor, y: Tensor) -> None:
         """Take in the latents of a batch of the current task."""
         self.current.add(z, y)
 
     def prepare(self, tasks: Sequence[int]) -> None:
         """Draw from these tasks from now on."""
+        self.tasks = tasks
         if tasks:
             self.means = torch.stack([self.gaussians[task][0] for task in tasks])
             self.factors = torch.stack([self.gaussians[task][1] for task in tasks])

@@ -40,7 +40,7 @@ from hcl.learn.contract import (
     as_int16,
     shares,
 )
-from hcl.learn.fitting import FITTING_SAMPLES, fitted_model, tukey
+from hcl.learn.fitting import FITTING_SAMPLES, check_labels, fitted_model, tukey
 from hcl.learn.moments import Inverse, LinearScores, Moments
 from hcl.learn.plus.measured import Measured, Rule
 from hcl.learn.plus.settings import (
@@ -57,6 +57,7 @@ from hcl.model.settings import FlowSettings
 from hcl.records.runs import SAME
 from hcl.settings import check_memory
 
+SHARING = 0.1  # ε of Σ in responsibilities
 IDENTITY = FlowSettings(couplings=1, hidden_layers=1, hidden=1)  # the smallest is quickest
 
 
@@ -73,7 +74,15 @@ def build(method: PlusMethod, start: Start) -> PlusLearner:
     rates = start.rates(None, None)
     if method.flow is not None:
         rates = start.rates(method.flow.learning_rate, method.flow.weight_decay)
-    return PlusLearner(model, method, generator=start.generator("draws"), **rates)
+    check_labels(start, method.unlabelled, method.detection)
+    return PlusLearner(
+        model,
+        method,
+        generator=start.generator("draws"),
+        partly_labelled=start.partly_labelled,
+        learning_rate=rates["learning_rate"],
+        weight_decay=rates["weight_decay"],
+    )
 
 
 def as_gaussians(rule: GaussiansRule | RidgeRule | GaussianRule) -> GaussiansRule:
@@ -93,6 +102,7 @@ class PlusLearner:
         learning_rate: of Adam.
         weight_decay: of Adam (L2).
         generator: for the lift and replay.
+        partly_labelled: whether labels may be missing.
     """
 
     def __init__(
@@ -103,6 +113,7 @@ class PlusLearner:
         learning_rate: float,
         weight_decay: float,
         generator: torch.Generator,
+        partly_labelled: bool = False,
     ) -> None:
         self.model = model
         self.flow = model.flow
@@ -126,6 +137,8 @@ class PlusLearner:
         self._gaussians: Rule | None = None
         self.replay_factor: Tensor | None = None
         self.metric = Inverse()  # Σ⁻¹ of L_ll
+        self.partly = partly_labelled
+        self._sharing = Inverse()  # Σ⁻¹ of responsibilities
 
     # Whose batch is it?
 
@@ -141,7 +154,7 @@ class PlusLearner:
             if batch.task not in self.given:
                 self.given.append(batch.task)
             self._change_to(self.given.index(batch.task))
-            return Observation(self._learn(batch.x, batch.y))
+            return Observation(self._learn_all(batch) if self.partly else self._learn(*batch[:2]))
         if self.detector is None:
             raise TypeError("a learner that is told its tasks needs a TaskBatch")
         if self.task < 0:
@@ -182,7 +195,41 @@ class PlusLearner:
             self._rule = self._gaussians = None
         self.task = task
 
+    def add_classes(self, count: int) -> None:
+        """``count`` more classes may come from now on, in every task."""
+        if self.num_tasks:
+            self.moments.widen(self.num_tasks, count)
+        self.num_classes += count
+        if self.detector is not None:
+            self.detector.add_classes(count)
+        self._rule = None
+
     # Learning from it.
+
+    def _learn_all(self, batch: TaskBatch) -> Tensor | None:
+        """Learn from the samples with a label, then from those without one."""
+        labelled = batch.labelled()
+        loss = self._learn(labelled.x, labelled.y) if len(labelled.y) else None
+        self._learn_unlabelled(batch.x[batch.y < 0])
+        return loss
+
+    @torch.no_grad()
+    def _learn_unlabelled(self, x: Tensor) -> None:
+        """Moments by responsibilities r_y ∝ N(z; m_y, Σ) over the classes of the current task.
+
+        Each of these must have come with a label before.
+        """
+        first = self.task * self.num_classes
+        within = slice(first, first + self.num_classes)
+        if not len(x) or not (self.moments.counts[within] > 0).all():
+            return
+        z, _ = self.flow(tukey(x, self.settings.power))
+        means = self.moments.means(self.flow.size)[within].to(z)
+        inverse = self._sharing.of(self.moments, SHARING, self.flow.size)
+        gap = z[:, None] - means  # (n, K, D)
+        r = (-0.5 * (gap @ inverse * gap).sum(2)).softmax(1)
+        self.moments.share(self.lifted(z), first, self.settings.unlabelled * r)
+        self._rule = None
 
     def _learn(self, x: Tensor, y: Tensor) -> Tensor | None:
         """A step of the flow, where it learns at this time, and the moments of the latents."""
@@ -346,6 +393,8 @@ class PlusLearner:
             "generator": self.generator.get_state(),
             "inverse": self.metric.state(),
         }
+        if self.partly:
+            state["sharing"] = self._sharing.state()
         if self.snapshot is not None:
             state["snapshot"] = self.snapshot.state_dict()
             state["replay_factor"] = self.replay_factor
@@ -357,16 +406,18 @@ class PlusLearner:
         """Continue from ``state``."""
         self.task, self.num_tasks = state["task"], state["num_tasks"]
         self.given = list(state["given"])
-        self.model.load_state_dict(state["model"])
+        self.model.load(state["model"])
         self.lift = state["lift"]
         self.moments.restore(state["moments"])
         self.measured.restore(state["measured"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"].cpu())
         self.metric.restore(state["inverse"])
+        if "sharing" in state:
+            self._sharing.restore(state["sharing"])
         if "snapshot" in state:
             self.snapshot = self.model.snapshot()
-            self.snapshot.load_state_dict(state["snapshot"])
+            self.snapshot.load(state["snapshot"])
             self.replay_factor = state["replay_factor"]
         if self.detector is not None:
             self.detector.restore(state["detector"])

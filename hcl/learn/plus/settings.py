@@ -137,6 +137,8 @@ class PlusMethod:
         projections: M, random features of the lift; 0 leaves it out.
         rule: how sums become scores.
         flow: whether the flow learns; without it, it stays the identity.
+        unlabelled: weight of a sample without a label, which is shared out between the classes of
+            its task by their responsibilities; 0 leaves such samples out.
         detection: how changes of task are found; with it the learner is never told its tasks.
     """
 
@@ -145,6 +147,7 @@ class PlusMethod:
     projections: Annotated[int, Range(0, 1_000_000)] = 4000
     rule: GaussiansRule | RidgeRule | GaussianRule = field(default_factory=GaussiansRule)
     flow: LearnsFirst | LearnsAll | None = None
+    unlabelled: Weight = 0.0
     detection: CalibratedSettings | None = None
 
     learner: ClassVar[str] = "hcl.learn.plus.learner"
