@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hcl.evaluate import metrics
 from hcl.learn.plus.gaussians import Densities, Spreads
@@ -87,6 +88,29 @@ def answers(learner: PlusLearner, stream: Stream, benchmark: Benchmark, added_in
     return f"{100 * accuracy.mean():.2f} / {100 * overall:.2f} (calibration {100 * error:.1f})"
 
 
+def draws(learner: PlusLearner, job: Job, added_in: list[int]) -> str:
+    """How far draws lie from the nearest training sample of their pair, beside test samples.
+
+    Medians over draws, over as many test samples, and over draws of which each feature comes from
+    another training sample of the pair, which keeps all but what features have in common.
+    """
+    benchmark = job.benchmark
+    generator = torch.Generator().manual_seed(job.seed)
+    drawn = learner.draw(8, generator)
+    near: dict[str, list[Tensor]] = {"draws": [], "test samples": [], "shuffled features": []}
+    for number, segment in enumerate(added_in):
+        task = benchmark.tasks[benchmark.stream[segment].task]
+        x = job.embeddings[task.dataset].x
+        for label in range(benchmark.num_classes):
+            known = torch.from_numpy(x[task.train.rows[task.train.y == label]])
+            fresh = torch.from_numpy(x[task.test.rows[task.test.y == label][:8]])
+            rows = torch.randint(len(known), (8, known.shape[1]), generator=generator)
+            found = (drawn[number, label], fresh, known.gather(0, rows))
+            for name, samples in zip(near, found, strict=True):
+                near[name].append(torch.cdist(samples, known).amin(1))
+    return ", ".join(f"{name} {torch.cat(d).median():.2f}" for name, d in near.items())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("benchmark")
@@ -130,6 +154,7 @@ def main() -> None:
                 for part, of in parts.items()
             ]
             print(f"  {variant}: {', '.join(said)}", flush=True)
+        print(f"  distance to the nearest: {draws(learner, job, added_in)}", flush=True)
 
 
 if __name__ == "__main__":
