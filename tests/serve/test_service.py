@@ -219,7 +219,7 @@ def test_embeddings_without_a_backbone_take_no_images(service: Service) -> None:
 
 
 def test_a_model_that_is_told_its_tasks(tmp_path: Path) -> None:
-    model = served.on_blobs(tmp_path / "told.safetensors", "hcl-plus")
+    model = served.on_blobs(tmp_path / "told.safetensors", "hcl-plus-ridge")
     service = Service(model, tmp_path / "state.safetensors")
     x, names = served.blobs(0)
     with pytest.raises(HCLError, match="must be told its tasks"):
