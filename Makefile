@@ -7,7 +7,7 @@ RUN := PATH="$(BIN):$$PATH"
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --config-settings editable_mode=compat
 PYTEST := OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal
 
-.PHONY: repro check test test-ray gpu-test lint constraints
+.PHONY: repro check test test-ray test-serve test-peers gpu-test fuzz lint constraints
 
 # Every run of the grid is trained side by side, then DVC is told of them and does the rest.
 repro: $(INSTALLED)
@@ -28,9 +28,21 @@ test: $(INSTALLED) lint
 gpu-test: $(INSTALLED)
 	@$(RUN) python -m benchmarks.gpu_check
 
+# 10,000 mutations of each format, of parameters, folders and archives: an hour or two.
+fuzz: $(INSTALLED)
+	$(RUN) HCL_FUZZ=10000 $(PYTEST) tests/fuzz
+
 # On a Ray cluster of three nodes on this machine, one test after the other.
 test-ray: $(INSTALLED).ray
 	$(RUN) OMP_NUM_THREADS=1 pytest -m ray
+
+# `hcl serve` over HTTP, killed, and its page in chromium.
+test-serve: $(INSTALLED).serve
+	$(RUN) OMP_NUM_THREADS=1 pytest -m serve
+
+# The examples of docs/peers.md, inside river and Avalanche.
+test-peers: $(INSTALLED).peers
+	$(RUN) OMP_NUM_THREADS=1 pytest -m peers
 
 lint: $(INSTALLED)
 	$(RUN) ruff check .
@@ -50,6 +62,14 @@ $(INSTALLED).ray: $(INSTALLED)
 	$(INSTALL) --editable '.[dev,backbones,ray]'
 	@touch $@
 
+$(INSTALLED).serve: $(INSTALLED)
+	$(INSTALL) --editable '.[dev,backbones,serve]'
+	@touch $@
+
+$(INSTALLED).peers: $(INSTALLED)
+	$(INSTALL) --editable '.[dev,backbones,peers]'
+	@touch $@
+
 # After a change of dependencies: install without pins in a new .venv, run the tests, then this.
-constraints: $(INSTALLED).ray
+constraints: $(INSTALLED).ray $(INSTALLED).serve $(INSTALLED).peers
 	$(BIN)/pip freeze --exclude-editable > constraints.txt

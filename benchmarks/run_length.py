@@ -37,18 +37,22 @@ SIZE, CLASSES = 64, 4  # of the made streams
 Samples = tuple[NDArray, NDArray[np.int64]]
 
 
-def write(name: str, rows: list[dict]) -> None:
-    """The rows as docs/detection/<name>.csv, and on the screen."""
+def write(name: str, rows: Iterator[dict]) -> None:
+    """The rows as docs/detection/<name>.csv, and on the screen, as they come."""
     OUT.mkdir(exist_ok=True)
     with (OUT / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        writer = None
+        for row in rows:
+            writer = writer or csv.DictWriter(file, list(row), lineterminator="\n")
+            if file.tell() == 0:
+                writer.writeheader()
+            writer.writerow(row)
+            file.flush()
+            print(row, flush=True)
 
 
-def ranks(batches: int) -> list[dict]:
+def ranks(batches: int) -> Iterator[dict]:
     """The run length of ``Sequential`` for each limit, with tasks of several lengths."""
-    rows = []
     for limit in (40.0, 400.0, 4000.0):
         for length in (50, 150, 500, batches):
             draw, sequential, alarms = random.Random(0), Sequential(limit), 0
@@ -61,9 +65,7 @@ def ranks(batches: int) -> list[dict]:
                     sequential.reset(3)
             run = round(batches / max(alarms, 1))
             row = {"limit": limit, "task_batches": length, "batches": batches, "alarms": alarms}
-            rows.append({**row, "run_length": run, "ratio": round(run / limit, 2)})
-            print(rows[-1], flush=True)
-    return rows
+            yield {**row, "run_length": run, "ratio": round(run / limit, 2)}
 
 
 def listen(
@@ -134,7 +136,7 @@ def made_stream(
     return (segment() for _ in range(batches // SEGMENT))
 
 
-def made(batches: int) -> list[dict]:
+def made(batches: int) -> Iterator[dict]:
     """False alarms on streams that are made."""
     kinds = {
         "Gaussian": {"noise": gaussian},
@@ -144,14 +146,11 @@ def made(batches: int) -> list[dict]:
         "drift 0.01 a batch": {"noise": gaussian, "drift": 0.01},
         "drift 0.05 a batch": {"noise": gaussian, "drift": 0.05},
     }
-    rows = []
     for name, kind in kinds.items():
         for size, every in ((32, 1_000), (32, 10_000), (8, 10_000)):
             stream = made_stream(**kind, batches=batches, size=size)
             found = listen(stream, CLASSES, every, (SIZE,))
-            rows.append({"stream": name, "batch_size": size, **found})
-            print(rows[-1], flush=True)
-    return rows
+            yield {"stream": name, "batch_size": size, **found}
 
 
 def image_stream(
@@ -173,9 +172,8 @@ def image_stream(
     return (segment(number % tasks) for number in range(batches // SEGMENT))
 
 
-def images(batches: int, folder: Path, datasets: list[str]) -> list[dict]:
+def images(batches: int, folder: Path, datasets: list[str]) -> Iterator[dict]:
     """False alarms, and changes found, on embeddings or pixels."""
-    rows = []
     for name in datasets:
         read = embeddings.read(folder / f"{name}.h5")
         train = np.flatnonzero(read.split == 0)
@@ -184,34 +182,25 @@ def images(batches: int, folder: Path, datasets: list[str]) -> list[dict]:
         for size, every in ((32, 1_000), (32, 10_000), (128, 10_000)):
             stream = image_stream(x, y, per_task, batches, size, seed=every + size)
             found = listen(stream, per_task, every, x.shape[1:])
-            rows.append({"stream": name, "batch_size": size, **found})
-            print(rows[-1], flush=True)
-    return rows
+            yield {"stream": name, "batch_size": size, **found}
 
 
-def smallest(changes: int) -> list[dict]:
+def smallest(changes: int) -> Iterator[dict]:
     """How large a shift of all class means, and a change of spread, has to be to be found."""
-    rows = []
     for what, steps in (
         ("shift", (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)),
         ("spread", (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.5)),
     ):
         for step in steps:
-            delays = []
-            for seed in range(changes):
-                delays.append(delay_of(what, step, seed))
+            delays = [delay_of(what, step, seed) for seed in range(changes)]
             seen = [delay for delay in delays if delay is not None]
-            rows.append(
-                {
-                    "change": what,
-                    "size": step,
-                    "changes": changes,
-                    "found": len(seen),
-                    "median_delay": float(np.median(seen)) if seen else "",
-                }
-            )
-            print(rows[-1], flush=True)
-    return rows
+            yield {
+                "change": what,
+                "size": step,
+                "changes": changes,
+                "found": len(seen),
+                "median_delay": float(np.median(seen)) if seen else "",
+            }
 
 
 def delay_of(what: str, step: float, seed: int, before: int = 150, after: int = 60) -> int | None:
@@ -234,11 +223,11 @@ def delay_of(what: str, step: float, seed: int, before: int = 150, after: int = 
     return None
 
 
-def cost(most: int) -> list[dict]:
+def cost(most: int) -> Iterator[dict]:
     """Milliseconds of a batch within a task, and at a change, with ever more tasks."""
     generator = np.random.default_rng(0)
     detector = Detector(CalibratedSettings(), 2, (SIZE,))
-    rows, within, at_change, said = [], [], [], 0
+    within, at_change, said = [], [], 0
     for task in range(most):
         centres = 2 * generator.normal(size=(2, SIZE))
         for _ in range(100):
@@ -252,9 +241,7 @@ def cost(most: int) -> list[dict]:
             row = {"tasks": task + 1, "batches": 100 * (task + 1), "changes_said": said}
             row["within_ms"] = round(float(np.median(within[-2000:])), 2)
             row["at_change_ms"] = round(float(np.median(at_change[-20:])), 2)
-            rows.append(row)
-            print(row, flush=True)
-    return rows
+            yield row
 
 
 def main() -> None:
@@ -263,7 +250,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("part", choices=["ranks", "made", "images", "smallest", "cost"])
-    parser.add_argument("--batches", type=int, default=None)
+    parser.add_argument(
+        "--batches", type=int, help="of each row; changes, or tasks, for the last two"
+    )
     parser.add_argument("--embeddings", type=Path, default=Path("data/embeddings"))
     parser.add_argument("--datasets", nargs="+", default=["digits"])
     arguments = parser.parse_args()
@@ -273,8 +262,8 @@ def main() -> None:
         "ranks": lambda: ranks(batches or 1_000_000),
         "made": lambda: made(batches or 20_000),
         "images": lambda: images(batches or 20_000, arguments.embeddings, arguments.datasets),
-        "smallest": lambda: smallest(20),
-        "cost": lambda: cost(1000),
+        "smallest": lambda: smallest(batches or 20),
+        "cost": lambda: cost(batches or 1000),
     }
     write(arguments.part, parts[arguments.part]())
 

@@ -56,7 +56,7 @@ _HOMES = {
     "HCLClassifier": "hcl.estimator",
     "HCLPlusClassifier": "hcl.estimator",
     "embed": "hcl.extract.embedding",
-    "load": "hcl.use.trained",
+    "load": "hcl.use.loading",
 }
 
 

@@ -11,29 +11,43 @@
 ...         X = centres[task, y] + random.normal(size=(32, 16))
 ...         classifier = classifier.partial_fit(X, y, classes=[0, 1])
 >>> classifier.task_changes_
-[TaskChange(batch=150, verdict='new', task=1)]
+[TaskChange(batch=152, verdict='new', task=1)]
 """
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from numbers import Integral, Real
+from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from hcl.detect.detector import Detector
 from hcl.detect.settings import CalibratedSettings
+from hcl.errors import HCLError
 from hcl.learn.contract import Batch, Observation
 from hcl.learn.fitting import FITTING_SAMPLES, scaling_of
 from hcl.learn.flow.detection import DetectionSettings, Statistic
@@ -49,16 +63,19 @@ from hcl.learn.flow.settings import (
     NoMemory,
 )
 from hcl.learn.plus.learner import IDENTITY, PlusLearner, tukey
-from hcl.learn.plus.settings import GaussianRule, PlusMethod, RidgeRule
+from hcl.learn.plus.settings import GaussianRule, GaussiansRule, PlusMethod, RidgeRule
 from hcl.learn.settings import Device, Scaling, TrainingSettings
 from hcl.model.hybrid import HybridModel, build_model
+from hcl.model.model_file import read_model, write_model
 from hcl.model.realnvp import RealNVP
 from hcl.model.settings import FlowSettings
 from hcl.records.runs import RECURRING, SAME
 from hcl.settings import describe
+from hcl.train.loop import versions
 from hcl.train.machine import one_thread, pick_device
 from hcl.train.streams import batch_bounds
 
+T = TypeVar("T")
 HELD_BACK = 5  # one sample in so many is shown once by ``fit``, after the others
 FRESH_BATCHES = 10  # at least, of those, for the detector to go by; smaller ones where they are few
 
@@ -166,7 +183,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
 
         Fewer than a batch wait for the next call: neither a scaling nor a verdict on a change of
         task can rest on one sample. An answer that is asked for before anything was learned is
-        given by what there is.
+        given by what there is, and leaves no trace.
 
         Args:
             X: samples.
@@ -269,11 +286,23 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         first = self._prepared(torch.from_numpy(X[:FITTING_SAMPLES]))
         flow.set_scaling(*scaling_of(first, self.scaling))
 
-    def _check_learned(self) -> None:
-        """Something was learned before an answer is given."""
+    def _has_learned(self) -> bool:
+        """Whether anything was learned; an error where nothing was even shown."""
         check_is_fitted(self, "classes_")
-        if not self.n_batches_:
+        return bool(self.n_batches_)
+
+    def _by_what_waits(self, answer: Callable[[], T]) -> T:
+        """An answer before the first batch, by a copy that learns what waits.
+
+        To ask changes nothing: a scaling that one sample gave would stay for good.
+        """
+        kept = self.__dict__
+        self.__dict__ = copy.deepcopy(self).__dict__
+        try:
             self._learn_waiting()
+            return answer()
+        finally:
+            self.__dict__ = kept
 
     def _check_parameters(self) -> None:
         """Refuse a parameter that is not of its type; the settings refuse values out of range."""
@@ -300,7 +329,8 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     def _answer(self, X: ArrayLike, question: Any) -> NDArray:
         """Ask the model in double precision: an answer then depends on no other sample."""
-        self._check_learned()
+        if not self._has_learned():
+            return self._by_what_waits(lambda: self._answer(X, question))
         samples: NDArray[np.float32] = validate_data(self, X, reset=False, dtype=np.float32)
         if not self._scorer:
             self._scorer.append(self._learner.model.snapshot().double())
@@ -324,6 +354,40 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         if learned is not None:
             self._learner = self._build(torch.Generator(pick_device(self.device)))
             self._learner.restore(learned)
+
+    def save(self, path: str | Path) -> None:
+        """Write all that the classifier knows to one model file, without pickle.
+
+        Equal classifiers give equal bytes. ``load`` goes on as if never stopped.
+        """
+        state = self.__getstate__()
+        if isinstance(self.random_state, np.random.RandomState):
+            state["random_state"] = self.random_state.get_state()
+        state = dict(sorted(state.items()))
+        write_model(path, {"kind": type(self).__name__, "versions": versions()}, state)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The classifier of a file that ``save`` wrote, checked."""
+        about, state = read_model(path)
+        if about.get("kind") != cls.__name__:
+            raise HCLError(
+                f"{path}: holds a {about.get('kind')}, not a {cls.__name__}; hcl.load(path) reads "
+                "either."
+            )
+        classifier = cls()
+        try:
+            if isinstance(state["random_state"], tuple):
+                random = np.random.RandomState()
+                random.set_state(state["random_state"])
+                state["random_state"] = random
+            if "task_changes_" in state:
+                state["task_changes_"] = [TaskChange(*change) for change in state["task_changes_"]]
+            classifier.__setstate__(state)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise HCLError(f"{path}: its state doesn't fit {cls.__name__} ({reason}).") from error
+        return classifier
 
 
 class HCLClassifier(_StreamClassifier):
@@ -472,13 +536,10 @@ class HCLClassifier(_StreamClassifier):
         Returns:
             Samples (n, D) and their labels (n,).
         """
-        self._check_learned()
-        if not isinstance(n_samples, Integral) or n_samples < 1:
-            raise ValueError(f"n_samples: is {n_samples!r}; expected 1 or more.")
-        if y is not None and y not in self.classes_:
-            raise ValueError(f"y: is {y!r}; expected one of {self.classes_}.")
-        if task is not None and not 0 <= task < self.n_tasks_:
-            raise ValueError(f"task: is {task!r}; expected from 0 to {self.n_tasks_ - 1}.")
+        if not self._has_learned():
+            options: dict[str, Any] = {"y": y, "task": task, "random_state": random_state}
+            return self._by_what_waits(lambda: self.sample(n_samples, **options))
+        _check_draw(self, n_samples, y, task)
         random = check_random_state(random_state)
         generator = _generator(random, self._learner.generator.device)
         labels = random.randint(len(self.classes_), size=n_samples)
@@ -580,16 +641,19 @@ class HCLPlusClassifier(_StreamClassifier):
 
     Inputs are scaled by what is learned first: the data of ``fit``, or the first batch or call of
     ``partial_fit`` that is at least as large (up to 4,096 samples); make it more than a few.
-    What is kept grows with (features + projections)², 110 MB for 1,280 and 4,000, not with samples;
-    so does a pickle.
+    What is kept grows with (features + projections)², 110 MB for 1,280 and 4,000, and with the
+    number of (class, task) pairs, at most 2 · rank · features numbers each, not with samples; so
+    does a pickle.
 
     Args:
         power: of Tukey's transform sign(x)·|x|^p, which suits pooled activations; 1 leaves it out.
         projections: random features of the lift; 0 leaves it out.
-        rule: ``ridge`` regression of the (class, task) pairs, or ``gaussian``, Bayes' rule with one
-            covariance.
+        rule: ``gaussians``, Bayes' rule with a Gaussian of its own covariance for each (class,
+            task) pair and a ridge regression beside it, weighed by what the stream says; or
+            ``ridge`` alone, which has no probabilities; or ``gaussian``, with one covariance.
+        rank: directions that ``gaussians`` keeps of a pair's covariance.
         shrinkage: of the covariance in ``gaussian``.
-        ridge: the penalty of ``ridge``, relative to the mean square of a feature.
+        ridge: the penalty of the regression, relative to the mean square of a feature.
         batch_size: samples that are judged together.
         scaling: ``global``, ``standard`` or ``none``; see ``hcl.learn.settings.TrainingSettings``.
         false_alarm_every: N, batches between two false alarms, on average.
@@ -611,7 +675,8 @@ class HCLPlusClassifier(_StreamClassifier):
         *,
         power: float = 0.5,
         projections: int = 1000,
-        rule: Literal["ridge", "gaussian"] = "ridge",
+        rule: Literal["gaussians", "ridge", "gaussian"] = "gaussians",
+        rank: int = 64,
         shrinkage: float = 1e-2,
         ridge: float = 1e-2,
         batch_size: int = 32,
@@ -623,6 +688,7 @@ class HCLPlusClassifier(_StreamClassifier):
         self.power = power
         self.projections = projections
         self.rule = rule
+        self.rank = rank
         self.shrinkage = shrinkage
         self.ridge = ridge
         self.batch_size = batch_size
@@ -648,6 +714,59 @@ class HCLPlusClassifier(_StreamClassifier):
         """The task of the best (class, task) pair, (n,), in the classifier's numbering."""
         return self._answer(X, lambda model, x: self._scores(model, x).amax(2).argmax(1))
 
+    @available_if(lambda self: self.rule != "ridge")
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """p(y | x), (n, K), summed over tasks; ``gaussians`` calibrates it on the stream."""
+        return self._answer(
+            X, lambda model, x: self._learner.class_scores(self._scores(model, x)).softmax(1)
+        )
+
+    def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
+        """log p of Tukey's transform of x, (n,): every pair that was seen is as likely.
+
+        Of the measured Gaussians, whatever the rule; with ``ridge`` and ``gaussian`` they share one
+        covariance. A sample far below the others is like nothing that was learned.
+        """
+        return self._answer(X, lambda model, x: self._learner.log_density(x, model.flow))
+
+    def sample(
+        self,
+        n_samples: int = 1,
+        *,
+        y: Any = None,
+        task: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> tuple[NDArray[np.float32], NDArray]:
+        """Draw samples from the measured Gaussians.
+
+        Args:
+            n_samples: how many.
+            y: their label; by default each (class, task) pair that was seen is as likely.
+            task: their task; by default any.
+            random_state: seed of the draw.
+
+        Returns:
+            Samples (n, D) and their labels (n,).
+        """
+        _check_draw(self, n_samples, y, task)
+        classes = len(self.classes_)
+        pairs = (self._learner.moments.counts > 0).nonzero()[:, 0].cpu().numpy()
+        if y is not None:
+            pairs = pairs[self._in_order[pairs % classes] == y]
+        if task is not None:
+            pairs = pairs[pairs // classes == task]
+        if not len(pairs):
+            asked = f"y {y!r}" if task is None else f"y {y!r} in task {task}"
+            raise ValueError(f"{asked}: no sample has been seen, so none can be drawn.")
+        random = check_random_state(random_state)
+        device = self._learner.generator.device
+        chosen = pairs[random.randint(len(pairs), size=n_samples)]
+        with one_thread():
+            drawn = self._learner.sample(
+                torch.from_numpy(chosen).to(device), _generator(random, device)
+            )
+        return drawn.cpu().numpy(), self._in_order[chosen % classes]
+
     def _class_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         found = self._answer(X, lambda model, x: self._learner.class_scores(self._scores(model, x)))
         return found[:, self._columns]
@@ -666,11 +785,15 @@ class HCLPlusClassifier(_StreamClassifier):
         return tukey(x, self.power)
 
     def _build(self, generator: torch.Generator) -> PlusLearner:
-        ridge, gaussian = RidgeRule(penalty=self.ridge), GaussianRule(shrinkage=self.shrinkage)
+        rules: dict[str, GaussiansRule | RidgeRule | GaussianRule] = {
+            "gaussians": GaussiansRule(rank=self.rank, penalty=self.ridge),
+            "ridge": RidgeRule(penalty=self.ridge),
+            "gaussian": GaussianRule(shrinkage=self.shrinkage),
+        }
         settings = PlusMethod(
             power=self.power,
             projections=self.projections,
-            rule=ridge if self.rule == "ridge" else gaussian,
+            rule=rules[self.rule],
             detection=CalibratedSettings(false_alarm_every=self.false_alarm_every),
         )
         model = build_model(IDENTITY, (self.n_features_in_,), len(self.classes_), generator)
@@ -681,6 +804,17 @@ class HCLPlusClassifier(_StreamClassifier):
             weight_decay=0.0,
             generator=generator,
         )
+
+
+def _check_draw(classifier: _StreamClassifier, n_samples: int, y: Any, task: int | None) -> None:
+    """What is to be drawn is something that was learned."""
+    check_is_fitted(classifier, "classes_")
+    if not isinstance(n_samples, Integral) or n_samples < 1:
+        raise ValueError(f"n_samples: is {n_samples!r}; expected 1 or more.")
+    if y is not None and y not in classifier.classes_:
+        raise ValueError(f"y: is {y!r}; expected one of {classifier.classes_}.")
+    if task is not None and not 0 <= task < classifier.n_tasks_:
+        raise ValueError(f"task: is {task!r}; expected from 0 to {classifier.n_tasks_ - 1}.")
 
 
 def _fits(value: Any, hint: Any) -> bool:

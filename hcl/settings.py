@@ -21,6 +21,7 @@ import difflib
 import functools
 import math
 import numbers
+import os
 import re
 import types
 import typing
@@ -169,6 +170,9 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise HCLError(f"{path}{where}: not valid YAML: {problem}.") from None
+    except Exception as error:  # the scanner raises others too, over a %YAML of 5,000 digits
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise HCLError(f"{path}: not valid YAML ({reason}).") from None
     if not isinstance(values, dict):
         raise HCLError(f"{path}: expected sections (key: value), found {_show(values)}.")
     return values
@@ -287,6 +291,32 @@ def build(
     return typing.cast(T, _convert(cls, values, Place(str(where), key, origins or {})))
 
 
+def memory_of_this_machine() -> int:
+    """Bytes of memory, or fewer where a container grants fewer."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        granted = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return total
+    return min(total, int(granted)) if granted.isdecimal() else total
+
+
+def check_memory(needed: float, what: str, lower: str) -> None:
+    """An error where ``needed`` bytes are more than this machine has; before they are asked for.
+
+    Args:
+        needed: an estimate.
+        what: would need them.
+        lower: the settings that make it smaller.
+    """
+    there = memory_of_this_machine()
+    if needed > there:
+        raise HCLError(
+            f"{what} would need about {needed / 2**30:,.0f} GiB of memory, but this machine has "
+            f"{there / 2**30:.0f}. Lower {lower}."
+        )
+
+
 def check_limits(settings: Any) -> None:
     """A ``ValueError`` over the first value that its type's ``Range`` or ``Named`` leaves out."""
     cls: type = type(settings)
@@ -294,6 +324,12 @@ def check_limits(settings: Any) -> None:
         value = getattr(settings, name)
         if not _within(kind, value):
             raise ValueError(f"{name}: is {_show(value)}; expected {describe(kind)}.")
+
+
+@functools.cache
+def _types(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, without their limits."""
+    return typing.get_type_hints(cls)
 
 
 @functools.cache
@@ -377,7 +413,7 @@ def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
                 f"{place.where}: {place.at(name)} is not a known key{_of_kind(kind, value)}"
                 f"{hint}. Allowed: {', '.join(fields)}."
             )
-    hints, described = typing.get_type_hints(kind), _hints(kind)
+    hints, described = _types(kind), _hints(kind)
     arguments = {}
     for name, field_ in fields.items():
         if name in value:
@@ -403,7 +439,7 @@ def kind_of(settings: Any) -> str | None:
     """The value of the key ``kind`` that stands for a dataclass; ``None`` where it has none."""
     if not dataclasses.is_dataclass(settings):
         return None
-    hint = typing.get_type_hints(settings).get("kind")
+    hint = _types(settings if isinstance(settings, type) else type(settings)).get("kind")
     names = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
     return str(names[0]) if len(names) == 1 else None
 

@@ -54,6 +54,4 @@ class Command(click.Command):
         try:
             return super().invoke(context)
         except HCLError as error:
-            # A file's name or a key may hold anything: a line break, the codes of a terminal.
-            line = "".join(sign if sign.isprintable() else " " for sign in str(error))
-            raise click.ClickException(line) from error
+            raise click.ClickException(str(error)) from error

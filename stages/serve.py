@@ -19,8 +19,8 @@ from stages import options
 )
 @click.option("--host", help="Address to listen on. Without it: this machine alone.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
-@click.option("--weights", default="auto", show_default=True, help="Of the model's backbone.")
-@click.option("--device", default="auto", show_default=True, help="Where images are embedded.")
+@options.weights
+@options.device
 @click.option(
     "--largest",
     type=click.IntRange(1, 4096),
@@ -46,6 +46,7 @@ def command(
     from hcl.serve.running import serve
 
     state = state or model.with_name(f"{model.stem}.served.safetensors")
+    options.check_there(model, "model file")
     check_file_to_write(state, "--state")
     serve(
         model,

@@ -1,4 +1,4 @@
-"""HCLClassifier: scikit-learn's own checks, streams without task labels, pickles."""
+"""Both classifiers: scikit-learn's own checks, streams without task labels, files, pickles."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ import torch
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
+import hcl
+from hcl.errors import HCLError
 from hcl.estimator import HCLClassifier, HCLPlusClassifier
 from hcl.learn.flow.learner import falling_rate
+from hcl.model.model_file import read_model, write_model
 from tests.support.blobs import blobs_in_64_dimensions
 
 SMALL = HCLClassifier(
@@ -251,6 +256,39 @@ def test_scores_of_hcl_plus_follow_the_sign_and_the_largest(plus):
     np.testing.assert_array_equal(scores.argmax(1), three.predict(X))
 
 
+def test_hcl_plus_gives_probabilities_densities_and_samples(plus):
+    for task, (X, _) in enumerate(stream()[1]):
+        probabilities = plus.predict_proba(X)
+        np.testing.assert_allclose(probabilities.sum(1), 1)
+        np.testing.assert_array_equal(plus.classes_[probabilities.argmax(1)], plus.predict(X))
+        drawn, labels = plus.sample(200, task=task, random_state=0)
+        assert drawn.shape == (200, X.shape[1])
+        assert set(labels) == set(plus.classes_)
+        assert plus.score(drawn, labels) > 0.9
+        assert (plus.predict_task(drawn) == task).mean() > 0.9
+        far = plus.score_samples(X + 100)
+        assert far.max() < np.quantile(plus.score_samples(X), 0.01)
+        gap = np.median(plus.score_samples(X)) - np.median(plus.score_samples(drawn))
+        assert abs(gap) < 3 * plus.score_samples(drawn).std()
+    same, _ = plus.sample(5, y=plus.classes_[1], random_state=3)
+    again, labels = plus.sample(5, y=plus.classes_[1], random_state=3)
+    np.testing.assert_array_equal(same, again)
+    assert (labels == plus.classes_[1]).all()
+
+
+def test_what_hcl_plus_can_not_draw_is_said():
+    X, y = stream()[1][0]
+    made = clone(PLUS).partial_fit(X, y, classes=[*np.unique(y), 7])
+    with pytest.raises(ValueError, match="y 7: no sample has been seen"):
+        made.sample(y=7)
+    with pytest.raises(ValueError, match="task: is 4; expected from 0 to 0"):
+        made.sample(task=4)
+    with pytest.raises(ValueError, match="n_samples: is 0"):
+        made.sample(0)
+    assert not hasattr(HCLPlusClassifier(rule="ridge"), "predict_proba")
+    assert np.isfinite(clone(PLUS).set_params(rule="ridge").fit(X, y).score_samples(X)).all()
+
+
 def test_a_pickle_of_hcl_plus_goes_on_like_the_original(plus):
     X, y = stream()[0][1]
     copies = [pickle.loads(pickle.dumps(plus)) for _ in range(2)]
@@ -288,7 +326,10 @@ def test_the_stream_of_hcl_plus_goes_on_from_fit():
         (HCLClassifier(learning_rate=None), "learning_rate: is None; expected a number"),
         (HCLClassifier(mean_scale="car"), "mean_scale: is 'car'; expected a number or one of auto"),
         (HCLClassifier(device="gpu"), "device: is 'gpu'; expected one of"),
-        (HCLPlusClassifier(rule="Ridge"), "rule: is 'Ridge'; expected one of ridge, gaussian"),
+        (
+            HCLPlusClassifier(rule="Ridge"),
+            "rule: is 'Ridge'; expected one of gaussians, ridge, gaussian",
+        ),
         (HCLPlusClassifier(projections=10.5), "projections: is 10.5; expected a whole number"),
         (HCLPlusClassifier(ridge=True), "ridge: is True; expected a number"),
     ],
@@ -304,7 +345,7 @@ def test_numbers_of_numpy_are_numbers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["ridge", "gaussian"])
+@pytest.mark.parametrize("rule", ["gaussians", "ridge", "gaussian"])
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 @pytest.mark.parametrize(("size", "apart"), [(16, 5), (16, 50), (2, 1000)])
 def test_hcl_plus_learns_from_few_samples_a_call(size, apart, at_once, rule):
@@ -385,12 +426,84 @@ def test_samples_one_at_a_time_are_learned_as_the_same_samples_in_batches(classi
 
 
 @pytest.mark.parametrize("classifier", [HCLClassifier, HCLPlusClassifier])
-def test_an_answer_asked_for_early_is_given_by_what_there_is(classifier):
+def test_an_answer_asked_for_early_is_given_by_what_there_is_and_changes_nothing(classifier):
     X, y = load_digits(return_X_y=True)
-    made = classifier(random_state=0).partial_fit(X[:2], y[:2], classes=range(10))
-    assert made.n_batches_ == 0
-    assert set(made.predict(X[:5])) <= set(range(10))
-    assert made.n_batches_ == 1
+    asked, never = (
+        classifier(random_state=0).partial_fit(X[:2], y[:2], classes=range(10)) for _ in range(2)
+    )
+    assert set(asked.predict(X[:5])) <= set(range(10))
+    assert asked.n_batches_ == 0
+    for each in (asked, never):
+        each.partial_fit(X[2:64], y[2:64])
+    assert asked.n_batches_ == 2
+    np.testing.assert_array_equal(asked.predict(X[:200]), never.predict(X[:200]))
+
+
+def halfway(kind, folder, random_state):
+    """A classifier that has seen a change, and has samples waiting; and what comes next."""
+    shown, _ = stream((0, 1))
+    made = kind(random_state=random_state)
+    for X, y in shown:
+        made.partial_fit(X, y, classes=["no", "yes"])
+    made.partial_fit(shown[0][0][:5], shown[0][1][:5])
+    made.save(folder / "model.safetensors")
+    return made, shown[1]
+
+
+@pytest.mark.parametrize("kind", [HCLClassifier, HCLPlusClassifier])
+@pytest.mark.parametrize("random_state", [3, np.random.RandomState(3)])
+def test_a_saved_classifier_goes_on_to_the_byte(kind, random_state, tmp_path):
+    made, (X, y) = halfway(kind, tmp_path, random_state)
+    again = kind.load(tmp_path / "model.safetensors")
+    assert again.get_params().keys() == made.get_params().keys()
+    assert again.task_changes_ == made.task_changes_
+    again.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
+    for name, each in (("made", made), ("again", again)):
+        each.partial_fit(X[:300], y[:300]).save(tmp_path / name)
+    assert (tmp_path / "made").read_bytes() == (tmp_path / "again").read_bytes()
+    np.testing.assert_array_equal(made.predict(X), again.predict(X))
+    assert type(hcl.load(tmp_path / "again")) is kind
+
+
+def test_a_file_that_is_not_the_classifier_s_is_named(tmp_path):
+    halfway(HCLPlusClassifier, tmp_path, 0)
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(HCLError, match=r"holds a HCLPlusClassifier, not a HCLClassifier"):
+        HCLClassifier.load(path)
+    content = read_model(path)
+    del content.state["_learner"]["moments"]
+    write_model(path, *content)
+    with pytest.raises(HCLError, match=r"doesn't fit HCLPlusClassifier \('moments'\)"):
+        HCLPlusClassifier.load(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(HCLError, match="damaged"):
+        HCLPlusClassifier.load(path)
+
+
+@pytest.mark.parametrize("kind", [HCLClassifier, HCLPlusClassifier])
+def test_a_classifier_stands_in_a_pipeline(kind):
+    (X, y), (test, answers) = (part[0] for part in stream((0,)))
+    made = make_pipeline(StandardScaler(), kind(random_state=0)).fit(X, y)
+    assert made.score(test, answers) > 0.95
+    assert set(made.predict(test)) == {"no", "yes"}
+
+
+@pytest.mark.parametrize("kind", [HCLClassifier, HCLPlusClassifier])
+@pytest.mark.parametrize("dtype", ["object", "str", "category"])
+def test_frames_and_series_of_pandas_are_learned_by_their_columns(kind, dtype, tmp_path):
+    pandas = pytest.importorskip("pandas", reason="pandas is in the extra dev")
+    X, y = stream((0,))[0][0]
+    columns = [f"f{i}" for i in range(X.shape[1])]
+    frame, labels = pandas.DataFrame(X, columns=columns), pandas.Series(y).astype(dtype)
+    made = kind(random_state=0).partial_fit(frame, labels)
+    plain = kind(random_state=0).partial_fit(X, y)
+    np.testing.assert_array_equal(made.predict(frame), plain.predict(X))
+    made.save(tmp_path / "m")
+    again = kind.load(tmp_path / "m")
+    assert list(again.feature_names_in_) == columns
+    with pytest.raises(ValueError, match="feature names"):
+        again.predict(frame[columns[::-1]])
 
 
 SMALL = {"random_state": 0, "couplings": 4, "hidden": 32, "learning_rate": 1e-2}

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "tune": ("records", "model", "detect", "learn", "train", "evaluate"),
     "estimator": ("records", "model", "detect", "learn", "train"),
     "report": ("records",),
-    "use": ("records", "model", "learn", "train", "extract"),
+    "use": ("records", "model", "learn", "train", "extract", "estimator"),
     "studies": ("records", "model"),
     "serve": ("records", "use"),
 }  # and each its own modules and the ground

@@ -316,6 +316,7 @@ def _nested(line: str) -> str:
         ("a: 1\n{a: b}: c", "line 2: not valid YAML: a key must be a text"),
         ("a: !!map [1]", "line 1: not valid YAML: expected a mapping"),
         ("a: " + "9" * 5_000, "line 1: not valid YAML: this is no int"),
+        pytest.param("%YAML " + "9" * 5_000, "not valid YAML (Exceeds the limit", id="version"),
         ("a: !!float foo", "line 1: not valid YAML: this is no float"),
         ("a: !!bool maybe", "line 1: not valid YAML: this is no bool ('maybe')"),
         ("a: &a [*a]", "line 1: not valid YAML: this holds itself"),
@@ -404,3 +405,7 @@ def test_limits_hold_in_the_library_too() -> None:
 def test_a_name_with_dots_is_found() -> None:
     values = {"methods": {"v1.5": {"kind": "flow"}}}
     assert section(values, "methods.v1.5", "p.yaml") == {"kind": "flow"}
+
+
+def test_an_error_is_one_line_whatever_a_file_is_named() -> None:
+    assert str(HCLError("a\nb\x1b[31m\udcff.png: broken")) == "a b [31m .png: broken"

@@ -6,9 +6,10 @@ here and the limit, and can be simulated from uniform numbers. ``benchmarks/run_
 that with this very class; ``limit_of`` is read from its table.
 
 The reference are the last ``LENGTH`` batches of the task that are not under suspicion, each scored
-before it was learned. A task that has fewer than ``ENOUGH`` of them is judged by those of the tasks
-before it as well: the shift is scaled so that tasks are comparable. The spread is not, and is
-judged by the task's own alone. Before there are ``ENOUGH``, nothing is judged.
+before it was learned. A task that has fewer than ``ENOUGH`` of them is judged by the first
+``YOUNG`` batches of the tasks before it: the shift is scaled so that tasks are comparable, but it
+varies more while means rest on few samples and Σ does not know the task. The spread is judged by
+the task's own batches alone. Before there are ``ENOUGH``, nothing is judged.
 
 The evidence is that of the last m batches, for the m for which it is largest, of all that wait.
 Batches wait from the moment at which it is ``SUSPECT`` until it is 1 again, which means that they
@@ -26,8 +27,9 @@ from hcl.detect.ranks import Reference, evidence
 LENGTH = 256  # batches of the reference
 ENOUGH = 16  # batches that a verdict needs
 SUSPECT = 4.0  # evidence at which batches begin to wait
-WAITING = 32  # batches that wait at most: then they are learned as the task's own
-MATURE = 5  # batches of a task before it is judged: means of fewer are hardly known
+WAITING = 12  # batches that wait at most: more would announce slow drift; then they are learned
+YOUNG = 32  # batches of a task that later tasks are judged by while they are young
+MATURE = 6  # batches of a task before it is judged: means of fewer are hardly known
 RUN_LENGTH = 2.5  # batches between false alarms for each unit of the limit, as simulated
 
 
@@ -56,7 +58,7 @@ class Sequential:
     def __init__(self, limit: float) -> None:
         self.limit = limit
         self.own = Reference(LENGTH)  # the shift, in this task
-        self.carried = Reference(LENGTH)  # the shift, in this task and those before it
+        self.carried = Reference(LENGTH)  # the shift, in the first batches of all tasks
         self.spread = Reference(LENGTH)  # in this task
         self.waiting: list[Scores] = []
         self.age = 0  # batches of the task
@@ -143,7 +145,8 @@ class Sequential:
         self.age += 1
         if scores.shift == scores.shift:
             self.own.add(scores.shift)
-            self.carried.add(scores.shift)
+            if self.age <= YOUNG:
+                self.carried.add(scores.shift)
         if scores.spread == scores.spread:
             self.spread.add(scores.spread)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from hcl.detect.sequential import ENOUGH
+from hcl.settings import Range, check_limits
 
 NEEDED = ENOUGH + 3  # batches of a stream before it can be judged: two make the first metric
-LEAST, MOST = 100, 1_000_000  # what the limits were simulated for
+Apart = Annotated[int, Range(100, 1_000_000)]  # batches; what the limits were simulated for
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,10 @@ class CalibratedSettings:
     """
 
     kind: Literal["calibrated"] = "calibrated"
-    false_alarm_every: int = 10_000
+    false_alarm_every: Apart = 10_000
 
     def __post_init__(self) -> None:
-        if not LEAST <= self.false_alarm_every <= MOST:
-            raise ValueError(
-                f"false_alarm_every: is {self.false_alarm_every}; expected from {LEAST} to {MOST} "
-                "batches."
-            )
+        check_limits(self)
 
     def advice(self, batches: int) -> str | None:
         """What to say of a stream whose shortest segment has so many batches."""

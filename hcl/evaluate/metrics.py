@@ -196,6 +196,23 @@ def confusion(
     return counts
 
 
+def expected_calibration_error(
+    confidence: FloatArray | npt.NDArray[np.float32], right: npt.NDArray[np.bool_], bins: int = 15
+) -> float:
+    """Σ_b (n_b / N) |accuracy_b − mean confidence_b| over bins of equal width (Guo et al., 2017).
+
+    Beyond the paper, which reports no probabilities.
+
+    Args:
+        confidence: (N,), p̂ of the class that was answered.
+        right: (N,), whether it was the true one.
+        bins: how many.
+    """
+    place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
+    gap = np.bincount(place, right - confidence.astype(np.float64), minlength=bins)
+    return float(np.abs(gap).sum() / len(confidence))
+
+
 @dataclass(frozen=True)
 class Changes:
     """How a task-agnostic learner's verdicts compare with the stream's true changes."""

@@ -76,6 +76,10 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
     named = metrics.relabelled_tasks(run.predicted_task[-1], added_in, stream)
     sizes = len(benchmark.tasks), len(benchmark.tasks[0].classes)
     answered, pair, paired, k = _within_tasks(run, benchmark, named, y, task)
+    calibration = math.nan
+    if run.confidence is not None:
+        right = run.predicted_class[-1] == y
+        calibration = metrics.expected_calibration_error(run.confidence[-1], right)
     changes = None
     if run.trace is not None:
         trace = run.trace
@@ -94,6 +98,7 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
         so_far=_so_far(accuracy, benchmark),
         class_accuracy=metrics.class_accuracy(answered, k, task, *sizes),
         confusion=metrics.confusion(pair, paired, k, task, *sizes),
+        calibration_error=calibration,
     )
 
 
@@ -145,6 +150,9 @@ def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
             "incremental_accuracy": _summary([values.mean() for values in so_far], percent=True),
             "so_far": [_summary(values, percent=True) for values in zip(*so_far, strict=True)],
         }
+    calibration = [s.calibration_error for s in scores]
+    if not any(math.isnan(error) for error in calibration):
+        summary["calibration_error"] = _summary(calibration, percent=True)
     changes = [s.changes for s in scores if s.changes is not None]
     if changes:
         summary["changes"] = {
@@ -173,6 +181,8 @@ def in_words(summary: Mapping[str, Any]) -> str:
         for name in ("final_accuracy", "incremental_accuracy"):
             mean = summary["class_incremental"][name]["mean"]
             said.append(f"{name.replace('_', ' ')} {mean:.2f} %")
+    if "calibration_error" in summary:
+        said.append(f"calibration error {summary['calibration_error']['mean']:.2f} %")
     if "changes" in summary:
         changes = summary["changes"]
         found, false = changes["found"]["mean"], changes["false"]["mean"]

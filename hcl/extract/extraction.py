@@ -13,11 +13,9 @@ Unfinished work lies beside the output, in a folder named by the fingerprint of 
 
 from __future__ import annotations
 
-import errno
 import importlib.metadata
 import json
 import logging
-import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +50,7 @@ from hcl.extract.forward import (
 )
 from hcl.extract.partial import Partial
 from hcl.extract.settings import ExtractSettings
-from hcl.files import canonical_json, remove
+from hcl.files import canonical_json, remove, unwritable
 from hcl.progress import bar
 from hcl.records import embeddings
 from hcl.records.raw import Raw
@@ -61,6 +59,7 @@ LOG = logging.getLogger(__name__)
 
 # What torch raises when a GPU is gone; before torch 2.8 there was no such class.
 DEVICE_FAILED: Any = getattr(torch, "AcceleratorError", ())
+KEY = 16  # digits of a fingerprint in the name of unfinished work
 READY_MADE = "none (ready-made embeddings)"
 
 
@@ -95,9 +94,7 @@ def extract(
             return _extract_on_ray(raw, out, settings, ray, shared)
         return _extract(raw, out, settings, find_lanes(settings.device))
     except OSError as error:
-        full = error.errno == errno.ENOSPC
-        why = "the disk is full; make room and run again" if full else str(error)
-        raise HCLError(f"{out}: cannot be written: {why}.") from error
+        raise unwritable(out, error) from error
 
 
 def find_lanes(device: str) -> list[torch.device]:
@@ -161,16 +158,14 @@ def _made(
     key = embeddings.provenance_fingerprint(provenance)
     with Partial(_folder(out, key), len(raw), backbone.size, block) as partial:
         yield partial
-        whole = partial.folder / "whole.h5"
-        embeddings.write(whole, partial.rows(), raw.y, raw.split, provenance)
-        os.replace(whole, out)
-    for leftover in out.parent.glob(f".{out.name}.*.part"):
+        embeddings.write(out, partial.rows(), raw.y, raw.split, provenance)
+    for leftover in out.parent.glob(f".{out.name}.{'[0-9a-f]' * KEY}.part"):
         remove(leftover)
 
 
 def _folder(out: Path, key: str) -> Path:
     # Beside the output, where DVC leaves it when it removes the output of a stage that it runs.
-    return out.with_name(f".{out.name}.{key[:16]}.part")
+    return out.with_name(f".{out.name}.{key[:KEY]}.part")
 
 
 # What the file says of itself

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import mmap
 import os
 import threading
 from collections.abc import Mapping
@@ -14,12 +17,19 @@ from numpy.typing import NDArray
 from hcl.errors import HCLError
 from hcl.extract.forward import Cut
 
+LOG = logging.getLogger(__name__)
+
+# In the list of finished blocks: a block's number, and a digest over it and its rows
+NOTE = np.dtype([("block", "<i8"), ("digest", "u1", 16)])
+
 
 class Partial:
     """Unfinished work that survives SIGKILL: rows at their final place, and a list of what is done.
 
-    ``rows`` is the plain float32 array (n, D). ``finished`` is a list of block numbers, eight bytes
-    each; a number is appended after its rows have reached the disk, so that what it names is whole.
+    ``rows`` is the plain float32 array (n, D). ``finished`` lists blocks with their digests; a note
+    is appended after its rows have reached the disk, so that what it names is whole. Rows that have
+    changed since are made again. Both files stay open: another process that finishes the same work
+    first may remove them.
     """
 
     def __init__(self, folder: Path, count: int, size: int, block: int) -> None:
@@ -33,11 +43,26 @@ class Partial:
         self._rows = os.open(self.folder / "rows", flags, 0o644)
         os.ftruncate(self._rows, self.cut.count * self.size * 4)
         self._finished = os.open(self.folder / "finished", flags | os.O_APPEND, 0o644)
-        whole = os.fstat(self._finished).st_size // 8 * 8
-        os.ftruncate(self._finished, whole)  # a number may have been cut
+        whole = os.fstat(self._finished).st_size // NOTE.itemsize * NOTE.itemsize
+        os.ftruncate(self._finished, whole)  # a note may have been cut
         self._done = np.zeros(len(self.cut), bool)
-        self._done[np.frombuffer(os.pread(self._finished, whole, 0), "<i8")] = True
+        self._read_notes(np.frombuffer(os.pread(self._finished, whole, 0), NOTE))
         return self
+
+    def _read_notes(self, notes: NDArray[Any]) -> None:
+        """Take for finished what its digest fits."""
+        for block, digest in zip(notes["block"].tolist(), notes["digest"], strict=True):
+            if 0 <= block < len(self.cut) and not self._done[block]:
+                start, images = block * self.cut.block, self.cut.images_in(block)
+                rows = os.pread(self._rows, images * self.size * 4, start * self.size * 4)
+                self._done[block] = _digest(block, rows) == digest.tobytes()
+        damaged = len(set(notes["block"].tolist())) - int(self._done.sum())
+        if damaged:
+            LOG.warning(
+                "%s: blocks are damaged (%d, whose digest does not fit); they are made again.",
+                self.folder,
+                damaged,
+            )
 
     def __exit__(self, *error: object) -> None:
         os.close(self._rows)
@@ -59,19 +84,25 @@ class Partial:
         """Write the embeddings (block, D) of some blocks, then note that these are finished."""
         if not outputs:
             return
-        for block, values in outputs.items():
+        notes = np.zeros(len(outputs), NOTE)
+        for note, (block, values) in zip(notes, outputs.items(), strict=True):
             start, rows = block * self.cut.block, values[: self.cut.images_in(block)]
             check_finite(rows, start)
-            _write_at(self._rows, rows, start * self.size * 4)
+            data = np.ascontiguousarray(rows, np.float32).tobytes()
+            _write_at(self._rows, data, start * self.size * 4)
+            note["block"] = block
+            note["digest"] = np.frombuffer(_digest(block, data), np.uint8)
         os.fsync(self._rows)
         with self._lock:
-            os.write(self._finished, np.asarray(list(outputs), "<i8").tobytes())
+            os.write(self._finished, notes.tobytes())
             os.fsync(self._finished)
             self._done[list(outputs)] = True
 
     def rows(self) -> NDArray[np.float32]:
-        shape = (self.cut.count, self.size)
-        return np.memmap(self.folder / "rows", np.float32, "r", shape=shape)
+        """All rows, mapped into memory, read-only."""
+        length = self.cut.count * self.size * 4
+        mapped = mmap.mmap(self._rows, length, access=mmap.ACCESS_READ)
+        return np.frombuffer(mapped, np.float32).reshape(self.cut.count, self.size)
 
 
 def check_finite(rows: NDArray[np.float32], start: int) -> None:
@@ -84,9 +115,13 @@ def check_finite(rows: NDArray[np.float32], start: int) -> None:
         )
 
 
-def _write_at(file: int, values: NDArray[np.float32], offset: int) -> None:
-    whole: Any = values.reshape(-1).view(np.uint8)
-    data = memoryview(whole)
-    while data:
-        written = os.pwrite(file, data, offset)
-        data, offset = data[written:], offset + written
+def _digest(block: int, rows: bytes) -> bytes:
+    size: int = NOTE["digest"].shape[0]
+    return hashlib.blake2b(rows, digest_size=size, salt=block.to_bytes(8, "little")).digest()
+
+
+def _write_at(file: int, data: bytes, offset: int) -> None:
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(file, left, offset)
+        left, offset = left[written:], offset + written

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hcl.errors import HCLError
-from hcl.files import canonical_json
+from hcl.files import canonical_json, unwritable
 from hcl.progress import bar
 from hcl.records import embeddings
 from hcl.records.raw import Raw
@@ -42,7 +42,7 @@ def extract_pixels(raw_path: str | Path, out: str | Path, shape: tuple[int, ...]
             images = _Images(raw, shape, progress.update)
             embeddings.write(out, images, raw.y, raw.split, _provenance(raw, shape))  # type: ignore[arg-type]
         except OSError as error:
-            raise HCLError(f"{out}: cannot be written: {error}.") from error
+            raise unwritable(out, error) from error
     return len(raw)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from hcl.errors import HCLError
 from hcl.fetch.archives import opened
 from hcl.records.raw import TEST, TRAIN, Block, Content
+from hcl.settings import memory_of_this_machine
 
 LONGEST_CLASS = 200  # letters of the name of a class
 DIGIT_NAMES = tuple("0123456789")
@@ -190,7 +190,7 @@ def read_embeddings(path: Path) -> Content:
 
 def _check_npz(path: Path, names: list[str]) -> None:
     """Each array as long as its header says, and all of them within half of the memory."""
-    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    room = memory_of_this_machine() // 2
     total = 0
     with zipfile.ZipFile(path) as archive:
         for name in names:

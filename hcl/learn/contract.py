@@ -74,6 +74,7 @@ class Prediction(NamedTuple):
     predicted_class: NDArray[np.int16]  # (n,)
     predicted_task: NDArray[np.int16]
     pair_class: NDArray[np.int16]
+    confidence: NDArray[np.float32] | None = None  # p̂ of the class, of who gives probabilities
 
 
 class Evidence(NamedTuple):
@@ -140,9 +141,9 @@ class Posterior(Protocol):
 
 @runtime_checkable
 class Surprise(Protocol):
-    """A learner that says how new a sample is."""
+    """A learner, or the detector that it holds, that says how new a sample is."""
 
-    def novelty(self, x: Tensor) -> NDArray[np.float64]:
+    def novelty(self, x: Tensor) -> Tensor:
         """A p-value of each sample, (n,): small where it is unlike all that was learned."""
 
 
@@ -218,7 +219,8 @@ class Start:
 
 def as_int16(*values: Tensor) -> Prediction:
     """Answers as a run file holds them: class, task, and class of the likeliest pair."""
-    return Prediction(*(value.cpu().numpy().astype(np.int16) for value in values))
+    of_class, task, pair_class = (value.cpu().numpy().astype(np.int16) for value in values)
+    return Prediction(of_class, task, pair_class)
 
 
 def shares(scores: Tensor) -> Tensor:

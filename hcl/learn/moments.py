@@ -102,9 +102,21 @@ class Moments:
         self._wait(z * responsibilities.sum(1, keepdim=True).sqrt())
 
     def _settle(self) -> None:
+        if not self._filled:
+            return
         waiting = self._waiting[: self._filled]
         self.gram.addmm_(waiting.T, waiting)
         self._filled = 0
+
+    def without(self, z: Tensor, classes: Tensor) -> Moments:
+        """The moments as they were before samples (n, D) of ``classes``, taken in by ``add``."""
+        self._settle()
+        less = Moments(0, self.gram.device)
+        less.counts = self.counts.index_add(0, classes, -self.counts.new_ones(len(classes)))
+        less.sums = self.sums.index_add(0, classes, -z.double())
+        less.gram = torch.addmm(self.gram, z.T, z, alpha=-1)
+        less.samples = self.samples - len(classes)
+        return less
 
     def means(self, size: int | None = None) -> Tensor:
         """m_c, (C, D), in double precision; zero for a class without samples.
@@ -119,10 +131,10 @@ class Moments:
         gram = self.gram[:size, :size].double()
         return _within(gram, self.means(size), self.counts, shrinkage)
 
-    def gaussian_scores(self, shrinkage: float) -> LinearScores:
+    def gaussian_scores(self, shrinkage: float, size: int | None = None) -> LinearScores:
         """log N(z; m_c, Σ) up to a term that depends on z alone; −∞ for a class without samples."""
-        means = self.means()
-        factor = torch.linalg.cholesky(self.covariance(shrinkage))
+        means = self.means(size)
+        factor = torch.linalg.cholesky(self.covariance(shrinkage, size))
         weights = torch.cholesky_solve(means.T, factor)
         bias = -0.5 * (weights * means.T).sum(0)
         bias = bias.masked_fill(self.counts == 0, -torch.inf)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hcl.model.images import glow, realnvp_image
 from hcl.model.realnvp import RealNVP
 from hcl.model.settings import FlowSettings
+from hcl.settings import check_memory
 
 
 class Flow(Protocol):
@@ -49,8 +50,18 @@ class Flow(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
 
+def _weights(settings: FlowSettings, shape: tuple[int, ...]) -> int:
+    """About as many as the flow has; for images the 3 × 3 convolutions between hidden layers."""
+    if settings.kind == "realnvp":
+        ends = (3 * shape[0] // 2) * settings.hidden
+        return settings.couplings * (ends + (settings.hidden_layers - 1) * settings.hidden**2)
+    return settings.couplings * settings.hidden_layers * 9 * settings.hidden**2
+
+
 def build_flow(settings: FlowSettings, shape: tuple[int, ...], generator: torch.Generator) -> Flow:
     """The flow of ``settings`` for samples of ``shape``: (D,), or (C, H, W) for images."""
+    # Weights, their gradients, Adam's two moments and a snapshot, in float32.
+    check_memory(5 * 4 * _weights(settings, shape), "such a flow", "flow.hidden or flow.couplings")
     if settings.kind == "realnvp":
         if len(shape) != 1:
             raise ValueError(f"shape: a vector flow takes (D,), found {shape}")

@@ -168,7 +168,7 @@ def _damaged(path: str | Path, why: str) -> HCLError:
 
 
 # A state as a tree of JSON, and back. A list stands for itself; a tensor, a tuple, a dict and a
-# number that JSON lacks are objects with one key, which says what they are.
+# number that JSON lacks are objects whose key (of two, the later one) says what they are.
 
 
 def _encoded(value: Any, place: str, tensors: dict[str, Tensor], depth: int = 0) -> Any:
@@ -177,7 +177,9 @@ def _encoded(value: Any, place: str, tensors: dict[str, Tensor], depth: int = 0)
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Tensor):
-        return {"tensor": _kept(value, place, tensors)}
+        axes = _axes(value)
+        named = {"tensor": _kept(value.permute(axes), place, tensors)}
+        return named if axes == sorted(axes) else {**named, "axes": axes}
     if isinstance(value, np.generic):  # before numbers: float64 is a float, too
         return {"scalar": _encoded(np.asarray(value), place, tensors)}
     if isinstance(value, np.ndarray):
@@ -212,6 +214,16 @@ def _below(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
+def _axes(tensor: Tensor) -> list[int]:
+    """The dimensions as they lie in memory, which products of matrices round by.
+
+    A solver's result often lies by columns. It comes back like that, so that a learner goes on to
+    the last bit as if never stopped.
+    """
+    order = sorted(range(tensor.ndim), key=lambda axis: -tensor.stride()[axis])
+    return order if tensor.permute(order).is_contiguous() else list(range(tensor.ndim))
+
+
 def _kept(tensor: Tensor, place: str, tensors: dict[str, Tensor]) -> str:
     """The name under which a copy is kept: safetensors refuses views of shared memory."""
     name, number = place or "state", 1
@@ -237,9 +249,12 @@ def _decoded(tree: Any, tensors: dict[str, Tensor], device: torch.device) -> Any
     value = tree[kind]
     match kind:
         case "tensor":
-            return tensors[value].to(device)
+            # A copy, as torch aligns it: elsewhere in a file's bytes, sums may round differently.
+            tensor = tensors[value].clone().to(device)
+            axes = tree.get("axes")
+            return tensor if axes is None else tensor.permute(np.argsort(axes).tolist())
         case "array":
-            return tensors[value].numpy()
+            return tensors[value].clone().numpy()
         case "scalar":
             return _decoded(value, tensors, device)[()]
         case "texts":

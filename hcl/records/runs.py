@@ -8,6 +8,7 @@ Layout (``hcl-run/4``, HDF5, contiguous; J segments of the stream, N test sample
 ``predicted_task``   int16 (J, N)      task of the likeliest (class, task) pair, in the learner's
                                        own numbering; −1 where the method knows no tasks
 ``pair_class``       int16 (J, N)      class of that pair
+``confidence``       float32 (J, N)    p̂ of the predicted class, of methods that give probabilities
 ``added_in``         int16 (tasks,)    the segment that was shown when the learner added the task
 ``loss``             float32 (steps,)  training loss, of methods that have one
 ``trace``            group             of task-agnostic methods, one row a training batch
@@ -23,8 +24,8 @@ for the batch and the bounds, low and high, that the verdict used. A bound is Na
 was possible, or where the verdict does not look at this statistic, and infinite where one side is
 open. The names stand in the attribute ``names``, the one to show first first. The paper's rule has
 ``log_px``, ``log_pz`` and ``log_det``, sums over the batch that are scaled to the full batch size
-(epochs are cut into batches of nearly equal, not equal size); HCL+'s test has ``mean_shift`` and
-``evidence``; a new detector brings its own.
+(epochs are cut into batches of nearly equal, not equal size); the calibrated detector has
+``mean_shift``, ``spread`` and ``evidence``; a new one brings its own.
 
 Its attributes, all of them text, are the fields of ``Run`` that are no arrays, and
 ``content_sha256`` over everything, so that a changed answer is refused, not scored. ``model`` is
@@ -83,6 +84,7 @@ class Run:
     trace: Trace | None = None
     samples: NDArray[np.uint8] | None = None
     model: str = ""  # SHA-256 of its model file
+    confidence: NDArray[np.float32] | None = None
 
 
 # Type and number of dimensions
@@ -90,11 +92,12 @@ _ARRAYS = {
     "predicted_class": ("int16", 2),
     "predicted_task": ("int16", 2),
     "pair_class": ("int16", 2),
+    "confidence": ("float32", 2),
     "added_in": ("int16", 1),
     "loss": ("float32", 1),
     "samples": ("uint8", 7),
 }
-_MAY_BE_ABSENT = ("loss", "samples")
+_MAY_BE_ABSENT = ("confidence", "loss", "samples")
 _TRACE = {"segment": "int16", "true_task": "int16", "learner_task": "int16", "verdict": "int8"}
 _STATISTICS = "trace/statistics"
 
@@ -176,6 +179,8 @@ def _check(run: Run, path: Path) -> None:
             f"{path}: predicted_class {shape}, predicted_task {run.predicted_task.shape} and "
             f"pair_class {run.pair_class.shape} must be of one shape (J, N)."
         )
+    if run.confidence is not None and run.confidence.shape != shape:
+        raise HCLError(f"{path}: confidence is {run.confidence.shape}, expected {shape} (J, N).")
     tasks = len(run.added_in)
     if run.predicted_task.size and not -1 <= run.predicted_task.max() < max(tasks, 1):
         raise HCLError(

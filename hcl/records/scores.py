@@ -67,6 +67,7 @@ class Scores:
     class_accuracy: NDArray[np.float64]  # (M, K), NaN for a class without test samples
     confusion: NDArray[np.integer] | None  # (M·K, M·K + 1) counts; the last: no task was named
     so_far: NDArray[np.float64] | None = None  # (J,), on all classes that came: own labels alone
+    calibration_error: float = math.nan  # of methods that give probabilities
 
     @property
     def named(self) -> NDArray[np.float64]:

@@ -111,6 +111,23 @@ METHODS: dict[str, Method] = {
         origin="the paper's",
         take_it="as HCL-FR, when nobody says that the task changes.",
     ),
+    "hcl-gr-auto": Method(
+        label="HCL-GR (auto)",
+        colour="vermillion",
+        marker="v",
+        sentence=f"the flow with generative replay and the calibrated detector; {TASK_AGNOSTIC}",
+        origin="beyond the paper",
+        take_it="in place of HCL-GR (TA) on a stream that nobody has chosen a λ for.",
+    ),
+    "hcl-fr-auto": Method(
+        label="HCL-FR (auto)",
+        colour="blue",
+        marker="v",
+        sentence="the flow with functional regularisation and the calibrated detector; "
+        f"{TASK_AGNOSTIC}",
+        origin="beyond the paper",
+        take_it="in place of HCL-FR (TA) on a stream that nobody has chosen a λ for.",
+    ),
     "hcl-fr-measured": Method(
         label="HCL-FR, measured draws",
         colour="blue",
@@ -150,7 +167,7 @@ METHODS: dict[str, Method] = {
         label="HCL+",
         colour="green",
         marker="P",
-        sentence="ridge regression on random features, from streamed sums",
+        sentence="a measured Gaussian for each class of each task, and a regression beside them",
         origin="beyond the paper",
         take_it="when accuracy matters most and the embeddings are good.",
     ),
@@ -158,7 +175,8 @@ METHODS: dict[str, Method] = {
         label="HCL+ (TA)",
         colour="green",
         marker="P",
-        sentence=f"ridge regression on random features, from streamed sums; {TASK_AGNOSTIC}",
+        sentence="a measured Gaussian for each class of each task, and a regression beside them; "
+        f"{TASK_AGNOSTIC}",
         origin="beyond the paper",
         take_it="for images of your own: nobody has to say when the task changes.",
     ),
@@ -273,8 +291,9 @@ STATISTICS: dict[str, str] = {
     "log_px": "log-likelihood S₁",
     "log_pz": "latent log-likelihood S₂",
     "log_det": "log-determinant S₃",
-    "mean_shift": "shift of the mean latents T",
-    "evidence": "evidence of a change C",
+    "mean_shift": "shift of the class means",
+    "spread": "spread around the class means",
+    "evidence": "evidence of a change E",
 }
 
 

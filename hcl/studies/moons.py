@@ -16,6 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hcl.errors import HCLError
 from hcl.model.hybrid import HybridModel, build_model
 from hcl.model.losses import functional_loss, likelihood_loss, replay_loss
 from hcl.records.studies import VIEW, Array, MoonsStudy
@@ -106,9 +107,14 @@ def _train(
     optimiser = torch.optim.Adam(model.flow.parameters(), settings.learning_rate, fused=True)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
     label = torch.zeros(settings.batch_size, dtype=torch.long)
-    for _ in range(settings.steps):
+    for step in range(settings.steps):
         batch = x[torch.randint(len(x), (settings.batch_size,), generator=draw)]
         loss = likelihood_loss(model.statistics(batch, label, task).log_px) + extra(model)
+        if not loss.isfinite():
+            raise HCLError(
+                f"moons: the loss is {float(loss)} at step {step + 1}. Lower moons.learning_rate, "
+                "moons.alpha, moons.noise or moons.mean_scale."
+            )
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

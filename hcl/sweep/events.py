@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from hcl.errors import HCLError
-from hcl.files import remove
 from hcl.sweep.planning import Order
 from hcl.train.jobs import train_into
 
@@ -65,8 +64,6 @@ def carry_out(order: Order, folder: Path) -> Failure | None:
     """
     try:
         job = order.opened()
-        for partial in folder.glob(".*.part"):  # of an attempt that was killed while it wrote
-            remove(partial)
         train_into(job, folder)
     except HCLError as error:
         return Failure(str(error))

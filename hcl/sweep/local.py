@@ -127,9 +127,7 @@ def _work(order: Order, kept: Path, pipe: Connection, gpu: int | None) -> None:
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
     progress.listen(pipe.send)
-    folder = kept / order.fingerprint
-    folder.mkdir(parents=True, exist_ok=True)
-    pipe.send(carry_out(order, folder))
+    pipe.send(carry_out(order, kept / order.fingerprint))
     pipe.close()
 
 

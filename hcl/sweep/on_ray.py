@@ -135,7 +135,6 @@ def _work(
     if not shared:
         kept = Path(tempfile.gettempdir()) / "hcl-runs"
     folder = kept / order.fingerprint
-    folder.mkdir(parents=True, exist_ok=True)
     failure = carry_out(order, folder)
     if shared or failure is not None:
         return Answer(failure)

@@ -6,13 +6,14 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-import h5py
-
-from hcl.files import replacing
+from hcl.errors import HCLError
+from hcl.files import replacing, sha256_of
+from hcl.records.runs import read_run
 from hcl.sweep.events import Ended, Engine, Event, Failure, Moved, Started
 from hcl.sweep.planning import Order, Paces, longest_first, time_left
 from hcl.train import store
@@ -71,7 +72,8 @@ def sweep(
     finally:
         display.close()
         if planned:
-            known.keep()
+            with suppress(HCLError):  # of a full disk: the next sweep guesses less well
+                known.keep()
     trained = len(planned) - len(failures)
     return Outcome(len(distinct) - len(planned), trained, failures)
 
@@ -84,8 +86,11 @@ def _checked(failure: Failure | None, entry: Entry) -> Failure | None:
         return None if entry.is_finished else Failure(f"{entry.run} is missing all the same.")
     if not failure.story:
         return failure
-    with replacing(story) as partial:
-        partial.write_text(failure.story, encoding="utf-8")
+    try:
+        with replacing(story) as partial:
+            partial.write_text(failure.story, encoding="utf-8")
+    except HCLError as error:
+        return Failure(f"{failure.why} ({error})")
     return Failure(f"{failure.why} The traceback is in {story}.")
 
 
@@ -96,18 +101,18 @@ def _adopt(order: Order, entry: Entry, runs: Path) -> bool:
     trained again.
     """
     made = runs / order.job.benchmark.name / order.job.name / f"seed-{order.job.seed}.h5"
-    try:
-        with h5py.File(made, "r") as file:
-            if file.attrs.get("fingerprint") != order.fingerprint:
-                return False
-    except OSError:
-        return False
     model = made.with_suffix(".safetensors")
-    for source, place in ((model, entry.model), (made, entry.run)):  # the run last: it is the sign
-        if source.exists():
-            with replacing(place) as partial:
-                shutil.copyfile(source, partial)
-    return True
+    try:
+        run = read_run(made)
+        if run.fingerprint != order.fingerprint or (run.model and sha256_of(model) != run.model):
+            return False
+        for source, place in ((model, entry.model), (made, entry.run)):  # the run last: the sign
+            if source.exists():
+                with replacing(place) as partial:
+                    shutil.copyfile(source, partial)
+    except (HCLError, OSError):  # not there, damaged, or being written at this moment
+        return False
+    return entry.is_finished
 
 
 @dataclass

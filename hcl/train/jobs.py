@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import joblib
 
-from hcl.files import replacing
+from hcl.files import replacing, sha256_of
 from hcl.learn.settings import Method, TrainingSettings
 from hcl.model.hybrid import NonFiniteError
 from hcl.model.settings import FlowSettings
@@ -53,8 +54,7 @@ def train(
     """
     check_sources(benchmark, embeddings)
     jobs = [Job(benchmark, embeddings, name, method, flow, training, seed) for seed in seeds]
-    found = sum(store.Entry(kept / job.fingerprint()).is_finished for job in jobs)
-    entries = run_jobs(jobs, kept)
+    entries, found = _run_jobs(jobs, kept)
     deliver({job.seed: entry for job, entry in zip(jobs, entries, strict=True)}, out)
     return found
 
@@ -75,6 +75,13 @@ def run_jobs(
     A loss that is not finite is an error or, where runs ``may_diverge``, leaves this one run
     unfinished and the others alone.
     """
+    return _run_jobs(jobs, kept, may_diverge)[0]
+
+
+def _run_jobs(
+    jobs: Sequence[Job], kept: Path, may_diverge: bool = False
+) -> tuple[list[store.Entry], int]:
+    """The places of the runs, and how many were there before."""
     entries = [store.Entry(kept / job.fingerprint()) for job in jobs]
     waiting = [(j, e) for j, e in zip(jobs, entries, strict=True) if not e.is_finished]
     workers = max(min(len(waiting), available_cores()), 1)
@@ -85,7 +92,7 @@ def run_jobs(
         joblib.delayed(work)(job, entry.folder, position % workers)
         for position, (job, entry) in enumerate(waiting)
     )
-    return entries
+    return entries, len(jobs) - len(waiting)
 
 
 def train_into(job: Job, folder: Path, position: int = 0) -> None:
@@ -95,6 +102,7 @@ def train_into(job: Job, folder: Path, position: int = 0) -> None:
         run, learner = train_seed(job, entry.checkpoint, position)
         if job.training.save_model:
             write_learner(entry.model, about_run(job, run, learner), learner)
+            run = replace(run, model=sha256_of(entry.model))
     write_run(entry.run, run)
     entry.clean()
 

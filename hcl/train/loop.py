@@ -20,7 +20,7 @@ from torch import Tensor
 from hcl import __version__
 from hcl.detect.verdict import Watched
 from hcl.errors import HCLError
-from hcl.files import fingerprint, replacing
+from hcl.files import fingerprint
 from hcl.learn.contract import (
     Batch,
     Learner,
@@ -174,8 +174,14 @@ def train_seed(
     segments = range(len(job.benchmark.stream))
     total = sum(stream.num_batches(j, epochs) for j in segments)
     progress = Progress()
-    if checkpoint is not None and checkpoint.exists():
-        progress = _load(checkpoint, learner)
+    state = store.read_checkpoint(checkpoint) if checkpoint is not None else None
+    if checkpoint is not None and state is not None:
+        try:
+            progress = _restored(state, learner)
+        except Exception as error:  # a state that is whole, but of something else
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            store.set_aside(checkpoint, f"{checkpoint}: not a checkpoint of this run ({reason}).")
+            learner = build(job, stream)
     done = progress.batch + sum(stream.num_batches(j, epochs) for j in range(progress.segment))
     steps = bar(
         total=total,
@@ -263,7 +269,9 @@ def _saying_where(job: Job, progress: Progress) -> Iterator[None]:
 
 def _predict(learner: Learner, stream: Stream) -> Prediction:
     parts = [learner.predict(x) for x in stream.test_samples()]
-    return Prediction(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    columns: list[Any] = list(zip(*parts, strict=True))
+    answers: list[Any] = [None if c[0] is None else np.concatenate(c) for c in columns]
+    return Prediction(*answers)
 
 
 def _draw(learner: Sampler, job: Job, segment: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -287,7 +295,8 @@ def _all_drawn(drawn: list[NDArray[np.uint8]]) -> NDArray[np.uint8] | None:
 
 
 def _finish(job: Job, progress: Progress) -> Run:
-    answers = [np.stack(column) for column in zip(*progress.predictions, strict=True)]
+    columns: list[Any] = list(zip(*progress.predictions, strict=True))
+    answers: list[Any] = [None if column[0] is None else np.stack(column) for column in columns]
     trace = None
     if job.method.detection is not None:
         segment, true_task, learner_task, verdict = np.array(progress.places).T
@@ -309,6 +318,7 @@ def _finish(job: Job, progress: Progress) -> Run:
         predicted_class=answers[0],
         predicted_task=answers[1],
         pair_class=answers[2],
+        confidence=answers[3],
         added_in=np.array(progress.added_in, np.int16),
         loss=np.array(progress.losses, np.float32) if progress.losses else None,
         trace=trace,
@@ -323,7 +333,9 @@ def _save(path: Path, progress: Progress, learner: Learner) -> None:
         "segment": progress.segment,
         "batch": progress.batch,
         "drawn": [torch.from_numpy(part) for part in progress.drawn],
-        "predictions": [[torch.from_numpy(a) for a in p] for p in progress.predictions],
+        "predictions": [
+            [None if a is None else torch.from_numpy(a) for a in p] for p in progress.predictions
+        ],
         "added_in": list(progress.added_in),
         "losses": torch.tensor(progress.losses, dtype=torch.float64),
         "places": torch.tensor(progress.places, dtype=torch.int64),
@@ -331,17 +343,21 @@ def _save(path: Path, progress: Progress, learner: Learner) -> None:
             name: torch.tensor(rows, dtype=torch.float64) for name, rows in progress.watched.items()
         },
     }
-    with replacing(path) as partial:
-        torch.save(state, partial)
+    store.write_checkpoint(path, state)
 
 
-def _load(path: Path, learner: Learner) -> Progress:
-    state = torch.load(path, weights_only=True)
+def _answers(saved: list[Any]) -> Prediction:
+    arrays: list[Any] = [None if a is None else a.numpy() for a in saved]
+    return Prediction(*arrays)
+
+
+def _restored(state: Mapping[str, Any], learner: Learner) -> Progress:
+    """How far a run had come, and its learner as it was then."""
     learner.restore(state["learner"])
     return Progress(
         segment=state["segment"],
         batch=state["batch"],
-        predictions=[Prediction(*(a.numpy() for a in p)) for p in state["predictions"]],
+        predictions=[_answers(p) for p in state["predictions"]],
         drawn=[part.numpy() for part in state["drawn"]],
         added_in=list(state["added_in"]),
         losses=state["losses"].tolist(),

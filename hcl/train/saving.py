@@ -9,16 +9,17 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hcl.errors import HCLError
-from hcl.learn.contract import Learner, Start, TaskBatches
+from hcl.learn.contract import Learner, MixedBatch, Start, TaskBatches
 from hcl.learn.kinds import AnyMethod
 from hcl.learn.settings import Method, TrainingSettings
 from hcl.model.model_file import Content, read_model, write_model
@@ -180,9 +181,10 @@ def about_run(job: Job, run: Run, learner: Learner) -> About:
     names: tuple[tuple[Counts, ...], ...]
     if not learner.num_tasks:
         names = (_together([_counts(benchmark, job.embeddings, task) for task in set(shown)]),)
+    elif given is not None:
+        names = tuple(_counts(benchmark, job.embeddings, task) for task in given)
     else:
-        stands_for = given if given is not None else [shown[j] for j in run.added_in]
-        names = tuple(_counts(benchmark, job.embeddings, task) for task in stands_for)
+        names = _found(job, run, learner.num_tasks)
     passes = [1 if job.method.sees_once else segment.epochs for segment in benchmark.stream]
     samples = sum(n * len(benchmark.tasks[t].train.y) for n, t in zip(passes, shown, strict=True))
     return About(
@@ -201,6 +203,23 @@ def about_run(job: Job, run: Run, learner: Learner) -> About:
         batches=0 if run.trace is None else len(run.trace.verdict),
         changes=() if run.trace is None else tuple(_changes(run)),
     )
+
+
+def _found(job: Job, run: Run, tasks: int) -> tuple[tuple[Counts, ...], ...]:
+    """For tasks that a learner found itself, what was shown while it took it for each of them."""
+    assert run.trace is not None
+    names: list[tuple[Counts, ...]] = [
+        tuple({} for _ in range(job.benchmark.num_classes)) for _ in range(tasks)
+    ]
+    pairs = np.stack((run.trace.learner_task, run.trace.true_task), axis=1)
+    for (found, true), batches in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
+        share = batches / (run.trace.true_task == true).sum()
+        for counts, shown in zip(
+            names[found], _counts(job.benchmark, job.embeddings, true), strict=True
+        ):
+            for name, count in shown.items():
+                counts[name] = counts.get(name, 0) + max(1, round(share * count))
+    return tuple(names)
 
 
 def _changes(run: Run) -> list[Change]:
@@ -278,7 +297,7 @@ def _rebuilt(about: About, content: Content, device: torch.device, path: str | P
         training=about.training,
         seed=about.seed,
         device=device,
-        archive=_NoArchive(about.name),
+        archive=NoArchive(about),
     )
     try:
         learner: Learner = importlib.import_module(about.method.learner).build(about.method, start)
@@ -289,14 +308,30 @@ def _rebuilt(about: About, content: Content, device: torch.device, path: str | P
     return learner
 
 
-class _NoArchive:
-    """In place of all tasks' training samples, which no model file holds."""
+def looks_back(method: Method) -> bool:
+    """Whether a method learns from all data of old tasks, which no model file holds."""
+    return method.kind == "joint" or getattr(getattr(method, "memory", None), "kind", "") == "all"
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+
+class NoArchive:
+    """In place of all tasks' training samples, of which a model file knows the number of tasks."""
+
+    def __init__(self, about: About) -> None:
+        self.name = about.name
+        self.num_tasks = len(about.given or ())
+
+    def refusal(self) -> HCLError:
+        """Why learning can't go on."""
+        return HCLError(
+            f"{self.name} looks at all data of old tasks again, which a model file does not hold: "
+            "it can't go on learning. Take another method."
+        )
 
     def draw(self, tasks: Sequence[int], count: int, generator: torch.Generator) -> TaskBatches:
-        raise HCLError(
-            f"{self.name} looks at all data of old tasks again, which a model file does not hold: "
-            "it can't go on learning. Take a method with another memory."
-        )
+        raise self.refusal()
+
+    def num_mixed(self, count: int) -> int:
+        raise self.refusal()
+
+    def mixed(self, count: int, generator: torch.Generator) -> Iterator[MixedBatch]:
+        raise self.refusal()

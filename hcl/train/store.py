@@ -4,6 +4,10 @@ DVC removes a stage's outputs before it runs, so that work which should survive 
 them: ``.hcl/runs/<fingerprint>/`` holds a finished run, or the checkpoint of one that was stopped.
 A fingerprint is taken over settings, seed, data, library versions and the source of every module
 that training uses: a changed line of code never meets the results of the old one.
+
+All that is kept carries a digest: the run over its content, with that of the model beside it, and
+the checkpoint over its bytes. What does not fit is set aside as ``<name>.damaged``, with a line on
+standard error, and made again.
 """
 
 from __future__ import annotations
@@ -11,14 +15,27 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import io
+import logging
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from hcl.files import fingerprint, remove
+import torch
+
+from hcl.errors import HCLError
+from hcl.files import Sink, fingerprint, remove, remove_orphans, replacing, sha256_of
+from hcl.records.runs import read_run
+
+LOG = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).resolve().parents[1]
 STORE = Path(".hcl") / "runs"
 RUN = "run.h5"
+_END = b"hcl-checkpoint/2 %s\n"  # the last bytes of a checkpoint, with the SHA-256 of those before
+_END_LENGTH = len(_END % bytes(64))
 
 
 @functools.cache
@@ -87,12 +104,25 @@ class Entry:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is there."""
-        return self.run.exists()
+        """Whether the run is there, and whole; if it is damaged it is set aside, with its model."""
+        try:
+            run = read_run(self.run)
+        except HCLError as error:
+            if self.run.exists():
+                set_aside(self.run, str(error))
+                set_aside(self.model, f"{self.model}: its run is damaged.")
+            return False
+        if run.model and _sha256_or_none(self.model) != run.model:
+            set_aside(self.model, f"{self.model}: damaged (it is not the model of {RUN}).")
+            set_aside(self.run, f"{self.run}: its model is damaged or gone.")
+            return False
+        return True
 
     def clean(self) -> None:
-        """Drop what only an unfinished run needs."""
+        """Drop what only an unfinished run needs, also what killed processes left of it."""
         remove(self.checkpoint)
+        for path in (self.checkpoint, self.run, self.model):
+            remove_orphans(path)
 
     def deliver(self, out: Path, name: str) -> None:
         """Put copies of the run, and of its model if it has one, into the folder ``out``.
@@ -102,3 +132,46 @@ class Entry:
         shutil.copyfile(self.run, out / f"{name}.h5")
         if self.model.exists():
             shutil.copyfile(self.model, out / f"{name}.safetensors")
+
+
+def set_aside(path: Path, why: str) -> None:
+    """Move a damaged file out of the way, where one can look at it, and say so in one line."""
+    with suppress(FileNotFoundError):  # another process was faster
+        aside = path.with_name(f"{path.name}.damaged")
+        os.replace(path, aside)
+        LOG.warning("%s Set aside as %s; it is made again.", why, aside.name)
+
+
+def _sha256_or_none(path: Path) -> str | None:
+    try:
+        return sha256_of(path)
+    except FileNotFoundError:
+        return None
+
+
+# Checkpoints
+
+
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write a state, whole or not at all: the checkpoint before it stands until then."""
+    with replacing(path) as partial, Sink(partial) as sink:
+        torch.save(state, sink)  # type: ignore[arg-type]
+        sink.write(_END % sink.digest.hexdigest().encode())
+
+
+def read_checkpoint(path: Path) -> dict[str, Any] | None:
+    """The state of a checkpoint; ``None`` where there is none, or where it was set aside."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    state, end = data[:-_END_LENGTH], data[-_END_LENGTH:]
+    if end != _END % hashlib.sha256(state).hexdigest().encode():
+        set_aside(path, f"{path}: damaged checkpoint (its SHA-256 does not fit).")
+        return None
+    try:
+        found: dict[str, Any] = torch.load(io.BytesIO(state), weights_only=True)
+    except Exception as error:  # of bytes that torch did not write: nearly anything
+        set_aside(path, f"{path}: not a checkpoint ({type(error).__name__}).")
+        return None
+    return found

@@ -16,6 +16,7 @@ the same bytes as one that never was.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,16 @@ from hcl.learn.contract import Batch, Learner, Posterior, Surprise, TaskBatch
 from hcl.records.runs import SAME
 from hcl.settings import did_you_mean
 from hcl.train.machine import full_precision, one_thread
-from hcl.train.saving import About, Change, Counts, noticed, read_learner, write_learner
+from hcl.train.saving import (
+    About,
+    Change,
+    Counts,
+    NoArchive,
+    looks_back,
+    noticed,
+    read_learner,
+    write_learner,
+)
 from hcl.use.images import ImageReader, Picture
 
 AT_ONCE = 1024  # samples that are answered together
@@ -172,9 +182,7 @@ class Trained:
     def _answer(self, samples: NDArray[Any]) -> Answers:
         x = self._prepared(samples)
         pairs = self._pairs = self._pairs or _Pairs(self.names)
-        novelty = np.full(len(x), np.nan)
-        if isinstance(self.learner, Surprise):
-            novelty = np.asarray(self.learner.novelty(x), np.float64)
+        novelty = self._novelty(x)
         if isinstance(self.learner, Posterior):
             best, probability, task = pairs.likeliest(self.learner.posterior(x).double().cpu())
         else:
@@ -186,6 +194,15 @@ class Trained:
             task = np.full(len(x), -1)
         names = [pairs.names[i] for i in best]
         return Answers(names, probability, task, novelty, [""] * len(x))
+
+    def _novelty(self, x: Tensor) -> NDArray[np.float64]:
+        """A p-value by the learner, or by the detector that it holds; NaN where neither has one."""
+        held = [getattr(self.learner, name, None) for name in ("calibrated", "detector")]
+        for each in (self.learner, *held):
+            if isinstance(each, Surprise):
+                found: NDArray[np.float64] = each.novelty(x).double().cpu().numpy()
+                return found
+        return np.full(len(x), np.nan)
 
     def _checked(self, x: ArrayLike) -> NDArray[Any]:
         """Samples (n, D) of the right type, all of them finite."""
@@ -199,7 +216,9 @@ class Trained:
             )
         if pixels is None and samples.dtype.kind not in "fiu":
             raise HCLError(f"samples are numbers; found {samples.dtype}.")
-        samples = samples.reshape(len(samples), -1) if samples.ndim > 1 else samples
+        samples = (
+            samples.reshape(len(samples), math.prod(samples.shape[1:])) if samples.ndim else samples
+        )
         if samples.ndim != 2 or samples.shape[1] != size:
             raise HCLError(
                 f"this model was trained on samples of {size} numbers; found an array of "
@@ -270,7 +289,11 @@ class Trained:
             raise HCLError(f"{len(samples)} samples, but {len(names)} labels.")
         if not names:
             return []
-        labels = {name: self.label_of((places or {}).get(name, name)) for name in set(names)}
+        if looks_back(self._about.method):
+            raise NoArchive(self._about).refusal()
+        labels = {
+            name: self.label_of((places or {}).get(name, name)) for name in sorted(set(names))
+        }
         number = self._number(task)
         new = _Waiting(
             torch.from_numpy(np.array(samples)),

@@ -221,3 +221,12 @@ def test_accuracy_so_far_is_over_all_samples_of_the_tasks_that_came():
     np.testing.assert_allclose(so_far, [1.0, (5 + 24) / 40, (2 + 18 + 60) / 100])
     again = metrics.accuracy_so_far(accuracy[:2], [10, 30], [0, 1, 0])  # the first comes back
     np.testing.assert_allclose(again, [1.0, (5 + 24) / 40, (2 + 18) / 40])
+
+
+def test_the_calibration_error_is_the_gap_of_each_bin_weighed_by_its_samples():
+    confidence = np.array([0.95, 0.95, 0.95, 0.95, 0.55, 0.55])
+    right = np.array([True, True, True, False, True, False])
+    # 0.95 with 3 of 4 right: 0.2 apart; 0.55 with 1 of 2 right: 0.05.
+    found = metrics.expected_calibration_error(confidence, right, bins=10)
+    assert found == pytest.approx((4 * 0.2 + 2 * 0.05) / 6)
+    assert metrics.expected_calibration_error(np.ones(3), np.ones(3, bool)) == 0

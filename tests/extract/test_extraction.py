@@ -21,6 +21,7 @@ from hcl.errors import HCLError
 from hcl.extract import extraction, forward
 from hcl.extract.backbones import load_backbone
 from hcl.extract.extraction import extract, find_lanes
+from hcl.extract.partial import NOTE
 from hcl.extract.settings import ExtractSettings
 from hcl.records import embeddings
 from hcl.records.raw import Block, Content, write_raw
@@ -288,7 +289,7 @@ def test_a_cut_journal_entry_is_not_taken_for_a_finished_block(
     lanes(1)
     folder = interrupted(raw, tmp_path / "out.h5", settings(batch_size=1), monkeypatch)
     finished = folder / "finished"
-    assert finished.stat().st_size == 4 * 8
+    assert finished.stat().st_size == 4 * NOTE.itemsize
     finished.write_bytes(finished.read_bytes()[:-3])
     (folder / "rows").write_bytes((folder / "rows").read_bytes()[: 3 * 8 * SIZE * 4 + 11])
     # Stopped once more: the list goes on behind the cut entry, and is still understood.
@@ -337,7 +338,7 @@ def test_killed_at_random_points_it_ends_with_the_same_bytes(tmp_path, processes
     command = ["extract", "--params", str(params), "--raw", str(raw), "--out", str(out)]
 
     def finished() -> int:
-        return sum(p.stat().st_size // 8 for p in out.parent.glob(".*.part/finished"))
+        return sum(p.stat().st_size // NOTE.itemsize for p in out.parent.glob(".*.part/finished"))
 
     random = np.random.default_rng(0)
     for goal in (1, 4, 7):
@@ -462,6 +463,43 @@ def test_changed_raw_data_is_noticed(tmp_path, settings):
         extract(raw, tmp_path / "out.h5", settings())
 
 
+@pytest.mark.parametrize("place", [0, 5 * SIZE + 3, 8 * SIZE * 4 * 3])
+def test_a_flipped_bit_in_unfinished_work_is_noticed_and_made_again(
+    raw, tmp_path, settings, whole, lanes, monkeypatch, caplog, place
+):
+    lanes(1)
+    folder = interrupted(raw, tmp_path / "out.h5", settings(batch_size=1), monkeypatch)
+    rows = bytearray((folder / "rows").read_bytes())
+    rows[place] ^= 1
+    (folder / "rows").write_bytes(rows)
+    with monkeypatch.context() as context:
+        second = Stop(context, after=-1)
+        extract(raw, tmp_path / "out.h5", settings(batch_size=1))
+    assert second.seen == 3  # the two that were missing, and the damaged one
+    assert "blocks are damaged (1," in caplog.text
+    assert (tmp_path / "out.h5").read_bytes() == whole
+
+
+def test_unfinished_work_that_another_process_removes_is_finished_all_the_same(
+    raw, tmp_path, settings, whole, lanes, monkeypatch
+):
+    """Which that process does when it was faster."""
+    lanes(1)
+    real = extraction.embed_all
+
+    def outrun(*arguments):
+        real(*arguments)
+        with monkeypatch.context() as context:
+            context.setattr(extraction, "embed_all", real)
+            extract(raw, tmp_path / "out.h5", settings())
+        assert [p.name for p in tmp_path.iterdir()] == ["out.h5"]
+
+    monkeypatch.setattr(extraction, "embed_all", outrun)
+    extract(raw, tmp_path / "out.h5", settings())
+    assert (tmp_path / "out.h5").read_bytes() == whole
+    assert [p.name for p in tmp_path.iterdir()] == ["out.h5"]
+
+
 def test_a_full_disk_says_so_and_what_was_done_is_kept(
     raw, tmp_path, settings, whole, lanes, monkeypatch
 ):
@@ -476,7 +514,7 @@ def test_a_full_disk_says_so_and_what_was_done_is_kept(
 
     with monkeypatch.context() as context:
         context.setattr(os, "pwrite", full)
-        with pytest.raises(HCLError, match=r"out\.h5: cannot be written: the disk is full"):
+        with pytest.raises(HCLError, match=r"out\.h5: can.t be written: no space left"):
             extract(raw, tmp_path / "out.h5", settings(batch_size=8))
     with monkeypatch.context() as context:
         second = Stop(context, after=-1)

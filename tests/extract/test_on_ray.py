@@ -15,6 +15,7 @@ from hcl.extract import extraction, on_ray
 from hcl.extract.backbones import load_backbone
 from hcl.extract.extraction import extract
 from hcl.extract.forward import Cut
+from hcl.extract.partial import NOTE
 from hcl.extract.settings import ExtractSettings
 from hcl.records.raw import Raw
 from tests.support.tiny_backbone import (
@@ -185,7 +186,7 @@ def test_what_fails_everywhere_is_one_line_and_the_rest_is_kept(run, tmp_path, w
     )
     assert len(tried) == 4
     (finished,) = tmp_path.glob(".out.h5.*.part/finished")
-    kept = set(np.frombuffer(finished.read_bytes(), "<i8").tolist())
+    kept = set(np.frombuffer(finished.read_bytes(), NOTE)["block"].tolist())
     assert kept
     assert 2 not in kept
     ray = FakeRay()
@@ -205,7 +206,7 @@ def test_work_of_the_cluster_is_continued_on_one_machine(run, folder, settings, 
 
     with pytest.raises(KeyboardInterrupt):
         run(FakeRay(cores=1, on_call=stop))
-    assert sum(p.stat().st_size for p in tmp_path.glob(".*.part/finished")) >= 8
+    assert sum(p.stat().st_size for p in tmp_path.glob(".*.part/finished")) >= NOTE.itemsize
     extract(folder / "raw.h5", tmp_path / "out.h5", settings)
     assert (tmp_path / "out.h5").read_bytes() == whole
 

@@ -18,6 +18,7 @@ import yaml
 from hcl.errors import HCLError
 from hcl.extract import extraction, on_ray
 from hcl.extract.extraction import extract
+from hcl.extract.partial import NOTE
 from hcl.extract.settings import ExtractSettings
 from tests.support.imports import ROOT
 from tests.support.tiny_backbone import (
@@ -106,7 +107,7 @@ def with_model(monkeypatch):
 
 
 def blocks_finished(folder):
-    return sum(path.stat().st_size // 8 for path in folder.glob(".*.part/finished"))
+    return sum(path.stat().st_size // NOTE.itemsize for path in folder.glob(".*.part/finished"))
 
 
 def wait_for(condition, seconds=90.0):

@@ -130,7 +130,7 @@ def test_more_than_the_memory_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez_compressed(tmp_path / "e.npz", **embeddings(x=np.zeros((4, 100_000), np.float32)))
-    monkeypatch.setattr(readers.os, "sysconf", lambda name: 1_000)  # a megabyte
+    monkeypatch.setattr(readers, "memory_of_this_machine", lambda: 1 << 20)
     refused("e.npz: its arrays unpack to .* GiB", readers.read_embeddings, tmp_path / "e.npz")
 
 

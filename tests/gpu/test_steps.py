@@ -61,6 +61,13 @@ def test_a_step_of_a_learner_that_is_told_its_tasks_looks_at_nothing(name, looks
     assert max(len(looks.seen) for _, looks in steps) <= 1  # measured draws, at a change
 
 
+def test_measured_gaussians_look_once_for_a_block_and_more_at_a_trial(looks_cost):
+    steps = watched(job("hcl-plus", epochs=6))
+    counts = [len(looks.seen) for _, looks in steps]
+    assert sum(count > 1 for count in counts) <= 4  # trials, ever more seldom
+    assert max(counts) <= 20
+
+
 @pytest.mark.parametrize("name", DETECTING)
 def test_a_step_of_a_learner_that_detects_its_tasks_looks_once(name, looks_cost):
     steps = watched(job(name, epochs=10))
@@ -78,7 +85,9 @@ def test_factorisations_which_are_checked_are_few(name, most, looks_cost):
     assert sum(looks.checks > 0 for _, looks in steps) <= most
 
 
-@pytest.mark.parametrize("name", ["hcl-fr", "hcl-gr", "er", "hcl-plus-ta", "hcl-plus-all-ta"])
+@pytest.mark.parametrize(
+    "name", ["hcl-fr", "hcl-gr", "er", "hcl-plus", "hcl-plus-ta", "hcl-plus-all-ta"]
+)
 def test_a_run_that_may_not_look_learns_the_same(name, monkeypatch):
     one, _ = train_seed(job(name))
     monkeypatch.setattr(looking, "is_free", lambda device: False)

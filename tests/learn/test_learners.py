@@ -202,30 +202,34 @@ FIXED = [
 @pytest.mark.parametrize("memory", FIXED, ids=["samples", "terms", "functional"])
 @pytest.mark.parametrize("replay", [2, 7, 32])
 def test_replay_that_does_not_grow_has_the_expectation_of_a_batch_for_each_task(memory, replay):
-    """Exactly, over who is dealt the first draw, where a draw's loss depends on its task alone."""
-    tasks = 5
-    of_task = torch.arange(1.0, tasks + 1, dtype=torch.float64) ** 2
+    """Exactly, over who is dealt the first draw, where a draw's loss depends on its pair alone."""
+    tasks, classes = 5, 2
+    of_pair = torch.arange(1.0, tasks * classes + 1, dtype=torch.float64).view(tasks, classes) ** 2
     log_px = torch.linspace(-3, -1, 16, dtype=torch.float64)
 
-    def loss_of(made, t):
-        z = of_task[t, None]
-        return made.loss(log_px, Replay(z, t, t, torch.zeros_like(z)), Passed(-of_task[t], z))
+    def loss_of(made, y, t):
+        z = of_pair[t, y, None].sqrt()
+        passed = Passed(-of_pair[t, y], z)
+        return made.loss(log_px, Replay(z, y, t, torch.zeros_like(z)), passed)
 
     model = make_learner(FlowMethod()).model
     papers = build_memory(memory, model, 16, torch.Generator())
     papers.enter(range(tasks), ())
     fixed = build_memory(dataclasses.replace(memory, replay=replay), model, 16, torch.Generator())
     fixed.enter(range(tasks), ())
-    most = len(fixed.t) // tasks
-    losses, rows = [], []
-    for first in range(tasks):
-        rows.append(dealt(replay, tasks, most, torch.tensor([first])))
-        losses.append(loss_of(fixed, fixed.t[rows[-1]]))
-        assert len(rows[-1].unique()) == replay
-        shares = fixed.t[rows[-1]].bincount(minlength=tasks)
-        assert shares.max() - shares.min() <= 1
-    torch.testing.assert_close(torch.stack(losses).mean(), loss_of(papers, papers.t))
-    assert (fixed.t[torch.cat(rows)].bincount(minlength=tasks) == replay).all()
+    losses, shares = [], torch.zeros(tasks, classes)
+    for first in range(tasks * classes):
+        rows, y = dealt(replay, tasks, classes, torch.tensor([first]))
+        t = fixed.t[rows]
+        losses.append(loss_of(fixed, y, t))
+        assert len(rows.unique()) == replay
+        for numbers in (t, t * classes + y):
+            counts = numbers.bincount(minlength=tasks if numbers is t else tasks * classes)
+            assert counts.max() - counts.min() <= 1
+        shares.index_put_((t, y), torch.ones(replay), accumulate=True)
+    assert (shares == replay).all()
+    balanced = torch.arange(len(papers.t)) % classes  # y uniform, in expectation
+    torch.testing.assert_close(torch.stack(losses).mean(), loss_of(papers, balanced, papers.t))
 
 
 @pytest.mark.parametrize("draws", ["prior", "measured"])

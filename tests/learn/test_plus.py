@@ -15,6 +15,7 @@ from hcl.learn.contract import Batch, TaskBatch
 from hcl.learn.plus.learner import PlusLearner, tukey
 from hcl.learn.plus.settings import (
     GaussianRule,
+    GaussiansRule,
     LearnsAll,
     LearnsFirst,
     PlusMethod,
@@ -292,3 +293,64 @@ def test_the_trace_names_what_the_detector_looks_at():
 def test_impossible_settings_are_named(values, message):
     with pytest.raises(HCLError, match=f"^params.yaml: {message}"):
         build(PlusMethod, values, "params.yaml", "m")
+
+
+def measured_learner(**settings) -> PlusLearner:
+    """Three tasks with the measured Gaussians, enough batches for a trial."""
+    return taught(batches=8, flow=None, rule=GaussiansRule(rank=2), projections=7, **settings)
+
+
+def test_classes_are_summed_over_tasks_and_probabilities_are_theirs():
+    made = measured_learner()
+    x = torch.cat([samples(task, seed=50)[0] for task in range(3)])
+    scores = made.scores(x)
+    assert scores.shape == (96, 3, CLASSES)
+    found = made.predict(x)
+    np.testing.assert_array_equal(found.predicted_class, scores.logsumexp(1).argmax(1))
+    joint = scores.flatten(1).softmax(1).unflatten(1, (3, CLASSES)).sum(1)
+    np.testing.assert_allclose(found.confidence, joint.amax(1), rtol=1e-5)
+    y = torch.cat([samples(task, seed=50)[1] for task in range(3)])
+    assert (found.predicted_class == y.numpy()).mean() > 0.9
+    assert taught(flow=None, rule=RidgeRule()).predict(x).confidence is None
+
+
+def test_the_log_density_is_one_over_all_space():
+    """Numerically, in two features: the flow's scale is in it."""
+    generator = torch.Generator().manual_seed(0)
+    model = build_model(FlowSettings(couplings=1, hidden_layers=1, hidden=1), (2,), 2, generator)
+    model.flow.set_scaling(torch.tensor([0.5, -0.5]), torch.tensor([2.0, 2.0]))
+    settings = PlusMethod(power=1.0, projections=5, rule=GaussiansRule())
+    made = PlusLearner(model, settings, learning_rate=0.0, weight_decay=0.0, generator=generator)
+    for task in range(2):
+        for _ in range(4):
+            y = torch.randint(2, (32,), generator=generator)
+            x = torch.randn(32, 2, generator=generator) + 3 * y[:, None] - 2 * task
+            made.observe(TaskBatch(x, y, task))
+    axis = torch.linspace(-14, 14, 281).double()
+    plane = torch.cartesian_prod(axis, axis).float()
+    assert float(made.log_density(plane).exp().sum() * 0.1**2) == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.parametrize("rule", [GaussiansRule(rank=2), RidgeRule(), GaussianRule()])
+def test_draws_look_like_what_was_learned(rule):
+    made = taught(batches=8, flow=None, rule=rule, power=0.5)
+    drawn = made.draw(200, torch.Generator().manual_seed(1))
+    assert drawn.shape == (3, CLASSES, 200, SIZE)
+    for task in range(3):
+        x, y = samples(task, count=400, seed=3)
+        for label in range(CLASSES):
+            real = tukey(x[y == label], 0.5)
+            gap = tukey(drawn[task, label], 0.5).mean(0) - real.mean(0)
+            assert gap.abs().max() < 0.6 * real.std(0).mean() + 0.2
+    made._change_to(3)  # a task without samples
+    assert made.draw(2, torch.Generator())[3].isnan().all()
+
+
+def test_a_run_that_was_stopped_has_the_same_gaussians():
+    made, other = measured_learner(), learner(flow=None, rule=GaussiansRule(rank=2), projections=7)
+    other.restore(made.state())
+    x, y = samples(1, seed=70)
+    for one in (made, other):
+        one.observe(TaskBatch(x, y, 1))
+    assert torch.equal(made.scores(x), other.scores(x))
+    assert made.measured.choice.trials > 0

@@ -43,6 +43,8 @@ def state() -> dict[str, Any]:
         "nested": {"deep": [{"list": [(1, torch.tensor([1.5]))]}]},
         "by number": {0: torch.zeros(2), 10: torch.ones(2)},
         "0": {"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}},
+        "by columns": torch.arange(6.0).view(2, 3).T,
+        "images": torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
         "view": shared[::2],
         "also": shared[:3],
         "scalar": torch.tensor(3.0),
@@ -80,6 +82,14 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     assert equal(found.state, state())
     assert not equal(found.state, {**state(), "task": 0})
     assert read_about(tmp_path / "m") == about
+
+
+def test_tensors_lie_in_memory_as_they_did(tmp_path: Path) -> None:
+    write_model(tmp_path / "m", {}, state())
+    found = read_model(tmp_path / "m").state
+    assert found["by columns"].stride() == (1, 3)
+    assert found["images"].stride() == state()["images"].stride()
+    assert found["view"].stride() == (1,)
 
 
 def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:

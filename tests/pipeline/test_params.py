@@ -39,7 +39,7 @@ def test_every_method_can_be_run_on_every_benchmark(benchmark: str) -> None:
     assert set(PARAMETERS.stream(benchmark).datasets) <= set(VALUES["datasets"])
     for method in VALUES["methods"]:
         settings = PARAMETERS.run(benchmark, method)
-        assert (settings.method.detection is not None) == method.endswith("-ta")
+        assert (settings.method.detection is not None) == method.endswith(("-ta", "-auto"))
 
 
 def test_there_is_no_section_that_nothing_reads() -> None:

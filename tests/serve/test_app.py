@@ -15,6 +15,8 @@ from tests.support import served
 from tests.support.served import TOKEN, Client, listening
 
 pytestmark = pytest.mark.serve
+pytest.importorskip("starlette", reason=served.WITHOUT)
+pytest.importorskip("uvicorn", reason=served.WITHOUT)
 
 LARGEST = 200_000
 PNG = {"Content-Type": "image/png"}

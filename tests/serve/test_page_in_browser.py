@@ -14,6 +14,8 @@ from tests.support.browser import Page, browsing, find_browser
 from tests.support.served import TOKEN, listening
 
 pytestmark = [pytest.mark.serve, pytest.mark.slow]
+pytest.importorskip("starlette", reason=served.WITHOUT)
+pytest.importorskip("uvicorn", reason=served.WITHOUT)
 
 FLAWS = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
 

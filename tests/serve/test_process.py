@@ -20,12 +20,12 @@ from tests.support.projects import environment
 from tests.support.served import Client, process
 
 pytestmark = [pytest.mark.serve, pytest.mark.slow]
+pytest.importorskip("starlette", reason=served.WITHOUT)
+pytest.importorskip("uvicorn", reason=served.WITHOUT)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("starlette", reason=served.WITHOUT)
-    pytest.importorskip("uvicorn", reason=served.WITHOUT)
     return served.on_blobs(tmp_path_factory.mktemp("blobs") / "blobs.safetensors")
 
 

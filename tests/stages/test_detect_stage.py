@@ -71,7 +71,7 @@ def test_a_stream_that_is_too_short_is_said_to_be(project):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--false-alarm-every", "5"), "--false-alarm-every: is 5; expected from 100"),
+        (("--false-alarm-every", "5"), "--false-alarm-every: is 5; expected a whole"),
         (("--batch-size", "1"), "--batch-size: is 1; expected from 2"),
         (("--embeddings", "tasks.h5"), "tasks.h5: is a file; --embeddings names the folder"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -96,3 +98,12 @@ def test_moons_are_the_two_half_circles() -> None:
 def test_an_impossible_flow_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(HCLError, match=message):
         build(MoonsSettings, {"flow": changes}, "params.yaml", "moons")
+
+
+def test_a_loss_that_overflows_is_one_line() -> None:
+    wild = MoonsSettings(
+        samples=20, steps=3, batch_size=8, alpha=1e9, mean_scale=1e6, learning_rate=10, noise=1_000
+    )
+    wild = dataclasses.replace(wild, grid=5, flow=FlowSettings(couplings=40, hidden=4, bound=20))
+    with pytest.raises(HCLError, match=r"^moons: the loss is (inf|nan) at step \d+\. Lower moons"):
+        study(wild)

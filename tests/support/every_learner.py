@@ -17,7 +17,13 @@ from hcl.learn.flow.settings import (
     GenerativeSettings,
 )
 from hcl.learn.joint.settings import JointMethod
-from hcl.learn.plus.settings import GaussianRule, LearnsAll, LearnsFirst, PlusMethod
+from hcl.learn.plus.settings import (
+    GaussianRule,
+    LearnsAll,
+    LearnsFirst,
+    PlusMethod,
+    RidgeRule,
+)
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
 from hcl.records.embeddings import Embeddings
@@ -40,8 +46,8 @@ TOLD = {
     **FLOWS,
     "joint": JointMethod(hidden=16, epochs=2, batch_size=32),
     "curl": CurlMethod(encoder=(16,), decoder=(16,), latents=4),
-    "hcl-plus": PlusMethod(projections=20),
-    "hcl-plus-first": PlusMethod(projections=20, flow=LearnsFirst()),
+    "hcl-plus-ridge": PlusMethod(projections=20, rule=RidgeRule()),
+    "hcl-plus-first": PlusMethod(projections=20, rule=RidgeRule(), flow=LearnsFirst()),
     "hcl-plus-all": PlusMethod(projections=20, flow=LearnsAll(alpha=1.0), rule=GaussianRule()),
 }
 DETECTING = {
@@ -50,9 +56,12 @@ DETECTING = {
     "hcl-fr-ta": FlowMethod(memory=FunctionalSettings(), detection=DETECTION),
     "hcl-gr-auto": FlowMethod(memory=GenerativeSettings(), detection=CALIBRATED),
     "hcl-fr-auto": FlowMethod(memory=FunctionalSettings(), detection=CALIBRATED),
-    "hcl-plus-ta": PlusMethod(projections=20, detection=CALIBRATED),
-    "hcl-plus-all-ta": PlusMethod(projections=20, flow=LearnsAll(alpha=1.0), detection=CALIBRATED),
+    "hcl-plus-ta": PlusMethod(projections=20, rule=RidgeRule(), detection=CALIBRATED),
+    "hcl-plus-all-ta": PlusMethod(
+        projections=20, rule=RidgeRule(), flow=LearnsAll(alpha=1.0), detection=CALIBRATED
+    ),
 }
+MEASURED = {"hcl-plus": PlusMethod(projections=20)}  # looks at each block of samples
 IMAGE_FLOWS = {
     "glow": FlowSettings(kind="glow", couplings=2, hidden_layers=1, hidden=8),
     "realnvp-image": FlowSettings(
@@ -76,7 +85,7 @@ def job(name: str, epochs: int = EPOCHS) -> Job:
     made = blobs_in_64_dimensions(3, 3 * BATCH, 20)
     embeddings, tasks = benchmark(made, (0, 1, 0, 2), epochs)
     flow = IMAGE_FLOWS.get(name, FlowSettings(couplings=4, hidden_layers=1, hidden=32))
-    method = {**TOLD, **DETECTING}.get(name, FLOWS["hcl-fr"])
+    method = {**TOLD, **DETECTING, **MEASURED}.get(name, FLOWS["hcl-fr"])
     if name in IMAGE_FLOWS:
         embeddings = {dataset: as_pixels(found) for dataset, found in embeddings.items()}
     training = TrainingSettings(BATCH, learning_rate=2e-3)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from hcl.files import canonical_json
@@ -90,7 +89,7 @@ def on_pictures(folder: Path) -> tuple[Path, Path]:
     from hcl.extract.backbones import load_backbone
 
     weights = save_weights(folder / "tiny.pth")
-    per_class = 8 * BATCH
+    per_class = 128  # 32 batches of a task
     files = [picture(SHOWN[label], seed) for label in range(4) for seed in range(per_class)]
     backbone = load_backbone(NAME, str(weights))
     attributes = {
@@ -112,7 +111,7 @@ def on_pictures(folder: Path) -> tuple[Path, Path]:
         tasks.append(Task("pictures", (2 * i, 2 * i + 1), part, Part(rows[:0], rows[:0]), part))
     stream = tuple(Segment(i, 1) for i in range(2))
     pictured = Benchmark("pictures", tuple(tasks), stream, (Source("pictures", "pictures"),))
-    method, training = DETECTING["hcl-plus-ta"], TrainingSettings(BATCH)
+    method, training = DETECTING["hcl-plus-ta"], TrainingSettings(8)
     made = Job(pictured, {"pictures": found}, "hcl-plus-ta", method, FlowSettings(), training, 0)
     return save_model(folder / "pictures.safetensors", made), weights
 
@@ -175,8 +174,8 @@ def _bearer(token: str | None) -> dict[str, str]:
 @contextmanager
 def listening(service: Any, **bounds: Any) -> Iterator[Client]:
     """The service on a free port of this machine, in a thread."""
-    pytest.importorskip("starlette", reason=WITHOUT)
-    uvicorn = pytest.importorskip("uvicorn", reason=WITHOUT)
+    import uvicorn
+
     from hcl.serve.app import Bounds, make_app
 
     app = make_app(service, Bounds(**{"token": TOKEN, **bounds}))

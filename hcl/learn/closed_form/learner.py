@@ -16,6 +16,7 @@ from hcl.learn.closed_form.forms import (
 )
 from hcl.learn.closed_form.settings import NearestMeanMethod, RanPACMethod, StreamingLDAMethod
 from hcl.learn.contract import Batch, Observation, Prediction, Start, TaskBatch
+from hcl.settings import check_memory
 
 
 def build(
@@ -30,6 +31,9 @@ def build(
         case StreamingLDAMethod():
             form = StreamingLDA(size, method.shrinkage)
         case RanPACMethod():
+            # The features' sums of squares, a copy to solve, and what is solved for: in float64.
+            needed = 8 * method.projections * (3 * method.projections + size)
+            check_memory(needed, f"{method.projections:,} random features", "projections")
             generator = np.random.default_rng([start.seed, 2])
             form = RandomProjectionRidge(size, method.projections, method.ridge, generator)
     return ClosedFormLearner(form, start.num_classes)

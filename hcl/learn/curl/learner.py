@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -14,11 +15,16 @@ from hcl.learn.curl.settings import CurlMethod
 from hcl.learn.curl.vae import SupervisedCURL
 from hcl.learn.fitting import FITTING_SAMPLES, scaling_of
 from hcl.model.losses import mixed_loss
+from hcl.settings import check_memory
 
 
 def build(method: CurlMethod, start: Start) -> CurlLearner:
     """The learner of a method, with its inputs' scaling fitted on the first task."""
     (size,) = start.shape
+    widths = (size, *method.encoder, 2 * method.latents, *method.decoder, size)
+    weights = sum(a * b for a, b in pairwise(widths))
+    # Weights, their gradients, Adam's two moments and a snapshot, in float32.
+    check_memory(5 * 4 * weights, "such an autoencoder", "encoder, decoder or latents")
     vae = SupervisedCURL(method, size, start.num_classes, start.generator("weights"))
     first, scaling = start.first(FITTING_SAMPLES), start.training.scaling
     if method.likelihood == "bernoulli":

@@ -193,9 +193,9 @@ class Rehearsal:
 
     Paper: a batch for each old task in every step, so that a step costs more with every task. Here,
     where ``replay`` is given: so many draws for all old tasks together, unless the paper's are
-    fewer. The shares of the tasks in one step differ by one draw at most, and it is chance which
-    tasks have the one more; so each task's share, and with it the loss, has the expectation that it
-    has with a batch for each.
+    fewer. They are dealt to the (class, task) pairs in turn, from one that is chosen by chance: the
+    shares of two tasks, and of two pairs, differ by one draw at most, and have the expectation that
+    they have with a batch for each task; so has the loss.
 
     Args:
         model: what learns.
@@ -260,21 +260,30 @@ class Rehearsal:
     def sample(self, snapshot: HybridModel, t: Tensor) -> Replay:
         """y uniform over the classes that came, z ~ N(μ_{y,t}, ·), x by the snapshot's inverse.
 
-        Where ``replay`` is less than there are latents, the others of them are dropped.
+        Where ``replay`` is less than a batch for each task, pairs are dealt.
 
         Args:
             snapshot: f_θ^(k).
             t: the tasks that are drawn for, as many samples of each, one after the other.
         """
-        y = snapshot.latent.sample_classes(t, self.generator)
+        classes = self.model.latent.num_classes
+        dealing = self.replay if self.each > 1 else None
+        if dealing is None or snapshot.latent.seen is not None:
+            y = snapshot.latent.sample_classes(t, self.generator)
+        if dealing is not None:
+            pairs = self.others * classes
+            first = torch.randint(pairs, (1,), generator=self.generator, device=t.device)
+            rows, dealt_y = dealt(dealing, self.others, classes, first)
+            if snapshot.latent.seen is None:
+                y = torch.zeros_like(t).index_copy_(0, rows, dealt_y)
+            else:
+                dealt_y = y[rows]  # some pairs never came: tasks alone are dealt
         if self.measured is None:
             z = snapshot.latent.sample(y, t, self.generator)
         else:
             z = self.measured.sample(y, t)
-        if self.replay is not None and self.replay < len(t):
-            first = torch.randint(self.others, (1,), generator=self.generator, device=t.device)
-            rows = dealt(self.replay, self.others, len(t) // self.others, first)
-            y, t, z = y[rows], t[rows], z[rows]
+        if dealing is not None:
+            y, t, z = dealt_y, t[rows], z[rows]
         return Replay(snapshot.flow.inverse(z)[0], y, t, z)
 
     def learned(self, task: int, x: Tensor, y: Tensor, z: Tensor) -> None:
@@ -371,13 +380,17 @@ def repeated(tasks: Sequence[int], count: int, device: torch.device) -> Tensor:
     return torch.tensor(list(tasks), dtype=torch.int64, device=device).repeat_interleave(count)
 
 
-def dealt(draws: int, tasks: int, most: int, first: Tensor) -> Tensor:
-    """Rows of ``draws`` samples of (tasks × most), dealt to the tasks in turn from ``first`` on.
+def dealt(draws: int, tasks: int, classes: int, first: Tensor) -> tuple[Tensor, Tensor]:
+    """``draws`` samples, dealt to the (class, task) pairs in turn from pair ``first`` on.
 
-    With ``first`` uniform over tasks, each has draws/tasks of them in expectation.
+    With ``first`` uniform over pairs, each has draws/pairs of them in expectation.
+
+    Returns:
+        their rows among ⌈draws/tasks⌉ samples of each task, one task after the other; and classes.
     """
     turn = torch.arange(draws, device=first.device)
-    return (first + turn) % tasks * most + turn // tasks
+    pair = (first + turn) % (tasks * classes)
+    return pair % tasks * math.ceil(draws / tasks) + turn // tasks, pair // tasks
 
 
 class Reservoirs:

@@ -175,10 +175,15 @@ class JointLearner:
         if not self.is_trained:
             unknown = torch.full((len(x),), -1)
             return as_int16(unknown, unknown, unknown)
-        log_p = self.model(x).log_softmax(1)
+        log_p = self.posterior(x).flatten(1)
         pair = log_p.argmax(1)
         by_class = log_p.unflatten(1, (-1, self.num_classes)).logsumexp(1).argmax(1)
         return as_int16(by_class, pair // self.num_classes, pair % self.num_classes)
+
+    @torch.no_grad()
+    def posterior(self, x: Tensor) -> Tensor:
+        """log p(y, t | x), (n, T, K)."""
+        return self.model(x).log_softmax(1).unflatten(1, (-1, self.num_classes))
 
     def state(self) -> dict[str, Any]:
         """The network; what its training needs is as it was when it was built."""

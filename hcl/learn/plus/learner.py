@@ -22,6 +22,7 @@ until their sum is taken, and the batches that wait for the detector's verdict.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
@@ -41,12 +42,20 @@ from hcl.learn.contract import (
 )
 from hcl.learn.fitting import FITTING_SAMPLES, check_labels, fitted_model, tukey
 from hcl.learn.moments import Inverse, LinearScores, Moments
-from hcl.learn.plus.settings import GaussianRule, LearnsAll, PlusMethod
+from hcl.learn.plus.measured import Measured, Rule
+from hcl.learn.plus.settings import (
+    GaussianRule,
+    GaussiansRule,
+    LearnsAll,
+    PlusMethod,
+    RidgeRule,
+)
 from hcl.model.flows import Flow
 from hcl.model.hybrid import HybridModel, check_finite
 from hcl.model.losses import functional_loss
 from hcl.model.settings import FlowSettings
 from hcl.records.runs import SAME
+from hcl.settings import check_memory
 
 SHARING = 0.1  # ε of Σ in responsibilities
 IDENTITY = FlowSettings(couplings=1, hidden_layers=1, hidden=1)  # the smallest is quickest
@@ -54,6 +63,9 @@ IDENTITY = FlowSettings(couplings=1, hidden_layers=1, hidden=1)  # the smallest 
 
 def build(method: PlusMethod, start: Start) -> PlusLearner:
     """The learner of a method, with its inputs' scaling fitted on the first task."""
+    # The lift, the features' sums of squares, a copy to solve and an inverse: in float32.
+    needed = 4 * method.projections * (3 * method.projections + math.prod(start.shape))
+    check_memory(needed, f"{method.projections:,} random features", "projections")
     flow = IDENTITY
     if method.flow is not None:  # it begins as the identity, too: moments are of embeddings
         flow = dataclasses.replace(start.flow, spread=0.0)
@@ -71,6 +83,14 @@ def build(method: PlusMethod, start: Start) -> PlusLearner:
         learning_rate=rates["learning_rate"],
         weight_decay=rates["weight_decay"],
     )
+
+
+def as_gaussians(rule: GaussiansRule | RidgeRule | GaussianRule) -> GaussiansRule:
+    """Settings of the densities of a rule: one covariance for all where it has no Gaussians."""
+    if isinstance(rule, GaussiansRule):
+        return rule
+    shrinkage = rule.shrinkage if isinstance(rule, GaussianRule) else 1e-2
+    return GaussiansRule(rank=0, shrinkage=shrinkage, temperature=1.0, regression=0.0)
 
 
 class PlusLearner:
@@ -112,7 +132,9 @@ class PlusLearner:
         self.detector: Detector | None = None
         if settings.detection is not None:
             self.detector = Detector(settings.detection, self.num_classes, (size,), device)
-        self._rule: LinearScores | None = None  # solved when asked for
+        self.measured = Measured(as_gaussians(settings.rule), size, device)
+        self._rule: Rule | LinearScores | None = None  # solved when asked for
+        self._gaussians: Rule | None = None
         self.replay_factor: Tensor | None = None
         self.metric = Inverse()  # Σ⁻¹ of L_ll
         self.partly = partly_labelled
@@ -169,16 +191,19 @@ class PlusLearner:
         if task == self.num_tasks:
             self.num_tasks += 1
             self.moments.add_classes(self.num_classes)
+            self.measured.add_classes(self.num_classes)
+            self._rule = self._gaussians = None
         self.task = task
 
     def add_classes(self, count: int) -> None:
         """``count`` more classes may come from now on, in every task."""
         if self.num_tasks:
             self.moments.widen(self.num_tasks, count)
+            self.measured.widen(self.num_tasks, count)
         self.num_classes += count
         if self.detector is not None:
             self.detector.add_classes(count)
-        self._rule = None
+        self._rule = self._gaussians = None
 
     # Learning from it.
 
@@ -205,7 +230,7 @@ class PlusLearner:
         gap = z[:, None] - means  # (n, K, D)
         r = (-0.5 * (gap @ inverse * gap).sum(2)).softmax(1)
         self.moments.share(self.lifted(z), first, self.settings.unlabelled * r)
-        self._rule = None
+        self._rule = self._gaussians = None
 
     def _learn(self, x: Tensor, y: Tensor) -> Tensor | None:
         """A step of the flow, where it learns at this time, and the moments of the latents."""
@@ -221,8 +246,11 @@ class PlusLearner:
         else:
             with torch.no_grad():
                 z, _ = self.flow(x)
-        self.moments.add(self.lifted(z), self.task * self.num_classes + y)
-        self._rule = None
+        lifted, pairs = self.lifted(z), self.task * self.num_classes + y
+        self.moments.add(lifted, pairs)
+        if isinstance(self.settings.rule, GaussiansRule):
+            self.measured.add(lifted, pairs, self.moments)
+        self._rule = self._gaussians = None
         return loss
 
     def _flow_learns(self) -> bool:
@@ -283,15 +311,44 @@ class PlusLearner:
 
         ``flow`` replaces the learner's own: a copy of it in double precision, for instance.
         """
-        settings = self.settings
         if self._rule is None:
-            rule = settings.rule
-            if isinstance(rule, GaussianRule):
+            rule = self.settings.rule
+            if isinstance(rule, GaussiansRule):
+                self._rule = self.gaussians()
+            elif isinstance(rule, GaussianRule):
                 self._rule = self.moments.gaussian_scores(rule.shrinkage)
             else:
                 self._rule = self.moments.ridge_scores(rule.penalty)
-        z, _ = (flow or self.flow)(tukey(x, settings.power))
+        z, _ = (flow or self.flow)(tukey(x, self.settings.power))
         return self._rule(self.lifted(z)).unflatten(1, (self.num_tasks, self.num_classes))
+
+    def gaussians(self) -> Rule:
+        """The measured Gaussians, solved; of any rule, one covariance for all where it has one."""
+        if self._gaussians is None:
+            self._gaussians = self.measured.rule(self.moments)
+        return self._gaussians
+
+    @torch.no_grad()
+    def log_density(self, x: Tensor, flow: Flow | None = None) -> Tensor:
+        """log p of Tukey's transform of x, (n,): every pair that was seen is as likely.
+
+        Not of x itself: the transform's slope is infinite at 0, where many activations are.
+        """
+        z, log_det = (flow or self.flow)(tukey(x, self.settings.power))
+        return self.gaussians().log_density(z) + log_det
+
+    @torch.no_grad()
+    def sample(self, pairs: Tensor, generator: torch.Generator) -> Tensor:
+        """x of N(m_c, Σ_c), one for each of ``pairs`` (n,): task · K + class."""
+        x, _ = self.flow.inverse(self.gaussians().sample(pairs, generator))
+        return tukey(x, 1 / self.settings.power)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """``count`` samples of each class of each task, (T, K, count, …); NaN of one not seen."""
+        pairs = torch.arange(len(self.moments.counts), device=generator.device)
+        x = self.sample(pairs.repeat_interleave(count), generator).unflatten(0, (-1, count))
+        x[self.moments.counts == 0] = torch.nan
+        return x.unflatten(0, (self.num_tasks, self.num_classes))
 
     def class_scores(self, scores: Tensor) -> Tensor:
         """From the scores of pairs (n, T, K) to those of classes (n, K).
@@ -299,7 +356,7 @@ class PlusLearner:
         Bayes' rule sums likelihoods over tasks. Scores of a regression are no log-likelihoods to
         be summed: there a class has the score of its best pair.
         """
-        return scores.logsumexp(1) if self.settings.rule.kind == "gaussian" else scores.amax(1)
+        return scores.amax(1) if self.settings.rule.kind == "ridge" else scores.logsumexp(1)
 
     def posterior(self, x: Tensor) -> Tensor:
         """log p(y, t | x), (n, T, K): by Bayes' rule, or of a regression its scores as shares.
@@ -308,7 +365,7 @@ class PlusLearner:
         below 0 counts as 0, and the rest is made to sum to 1.
         """
         scores = self.scores(x).double()
-        if self.settings.rule.kind == "gaussian":
+        if self.settings.rule.kind != "ridge":
             return scores.flatten(1).log_softmax(1).view_as(scores)
         return shares(scores.flatten(1)).log().view_as(scores)
 
@@ -316,8 +373,12 @@ class PlusLearner:
         """The class, over all tasks, and the best pair of class and task."""
         scores = self.scores(x)
         pair = scores.flatten(1).argmax(1)
-        classes = self.class_scores(scores).argmax(1)
-        return as_int16(classes, pair // self.num_classes, pair % self.num_classes)
+        of_class = self.class_scores(scores)
+        found = as_int16(of_class.argmax(1), pair // self.num_classes, pair % self.num_classes)
+        if self.settings.rule.kind == "ridge":  # no probabilities
+            return found
+        confidence = of_class.softmax(1).amax(1).float().cpu().numpy()
+        return found._replace(confidence=confidence)
 
     def state(self) -> dict[str, Any]:
         """Flow, snapshot, optimiser, generator, moments and the detector."""
@@ -328,6 +389,7 @@ class PlusLearner:
             "model": self.model.state_dict(),
             "lift": self.lift,
             "moments": self.moments.state(),
+            "measured": self.measured.state(),
             "optimiser": self.optimiser.state_dict(),
             "generator": self.generator.get_state(),
             "inverse": self.metric.state(),
@@ -348,6 +410,7 @@ class PlusLearner:
         self.model.load(state["model"])
         self.lift = state["lift"]
         self.moments.restore(state["moments"])
+        self.measured.restore(state["measured"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"].cpu())
         self.metric.restore(state["inverse"])
@@ -359,4 +422,4 @@ class PlusLearner:
             self.replay_factor = state["replay_factor"]
         if self.detector is not None:
             self.detector.restore(state["detector"])
-        self._rule = None
+        self._rule = self._gaussians = None

@@ -17,6 +17,8 @@ from hcl.learn.settings import (
 )
 from hcl.settings import Range, check_limits
 
+Temperature = Annotated[float, Range(0, 1_000_000, above=True)]
+
 
 @dataclass(frozen=True)
 class RidgeRule:
@@ -45,6 +47,36 @@ class GaussianRule:
 
     kind: Literal["gaussian"] = "gaussian"
     shrinkage: Fraction = 1e-2
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+@dataclass(frozen=True)
+class GaussiansRule:
+    """Bayes' rule with N(z; m_c, Σ_c), a covariance for each pair, and a regression beside it.
+
+    What is left out is chosen by the stream: ``hcl.learn.plus.choosing``.
+
+    Attributes:
+        kind: ``gaussians``.
+        rank: r, directions that are kept of a pair's covariance, at most 2 r D numbers; D or more
+            keeps it whole, 0 gives all pairs one covariance.
+        penalty: ρ of the regression on φ(z), relative to the mean of G's diagonal.
+        shrinkage: ε of the covariance within all pairs, relative to the mean variance.
+        blend: a, how much of what a pair's covariance has more than that one is taken; 0 gives all
+            pairs one covariance.
+        temperature: T, by which log-likelihoods are divided.
+        regression: w, the weight of the regression; 0 leaves it out.
+    """
+
+    kind: Literal["gaussians"] = "gaussians"
+    rank: Annotated[int, Range(0, 1_000_000)] = 64
+    penalty: Penalty = 1e-2
+    shrinkage: Fraction | None = None
+    blend: Weight | None = None
+    temperature: Temperature | None = None
+    regression: Weight | None = None
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -113,7 +145,7 @@ class PlusMethod:
     kind: Literal["plus"] = "plus"
     power: Fraction = 0.5
     projections: Annotated[int, Range(0, 1_000_000)] = 4000
-    rule: RidgeRule | GaussianRule = field(default_factory=RidgeRule)
+    rule: GaussiansRule | RidgeRule | GaussianRule = field(default_factory=GaussiansRule)
     flow: LearnsFirst | LearnsAll | None = None
     unlabelled: Weight = 0.0
     detection: CalibratedSettings | None = None
