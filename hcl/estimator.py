@@ -752,7 +752,7 @@ class HCLPlusClassifier(_StreamClassifier):
         classes = len(self.classes_)
         pairs = (self._learner.moments.counts > 0).nonzero()[:, 0].cpu().numpy()
         if y is not None:
-            pairs = pairs[self.classes_[pairs % classes] == y]
+            pairs = pairs[self._in_order[pairs % classes] == y]
         if task is not None:
             pairs = pairs[pairs // classes == task]
         if not len(pairs):
@@ -765,7 +765,7 @@ class HCLPlusClassifier(_StreamClassifier):
             drawn = self._learner.sample(
                 torch.from_numpy(chosen).to(device), _generator(random, device)
             )
-        return drawn.cpu().numpy(), self.classes_[chosen % classes]
+        return drawn.cpu().numpy(), self._in_order[chosen % classes]
 
     def _class_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         found = self._answer(X, lambda model, x: self._learner.class_scores(self._scores(model, x)))
@@ -808,7 +808,7 @@ class HCLPlusClassifier(_StreamClassifier):
 
 def _check_draw(classifier: _StreamClassifier, n_samples: int, y: Any, task: int | None) -> None:
     """What is to be drawn is something that was learned."""
-    classifier._check_learned()
+    check_is_fitted(classifier, "classes_")
     if not isinstance(n_samples, Integral) or n_samples < 1:
         raise ValueError(f"n_samples: is {n_samples!r}; expected 1 or more.")
     if y is not None and y not in classifier.classes_:

@@ -58,6 +58,20 @@ class Spreads:
         self.means = torch.cat((self.means, self.means.new_zeros(count, self.size)))
         self.rows += [torch.zeros(0, self.size, device=self.means.device) for _ in range(count)]
 
+    def widen(self, groups: int, count: int) -> None:
+        """Room for ``count`` more pairs in each of ``groups`` groups of equal size."""
+        size = len(self.counts) // groups
+        old = Spreads(self.size, self.rank, self.means.device)
+        old.counts, old.means, old.rows = self.counts, self.means, self.rows
+        self.counts, self.rows = [], []
+        self.means = self.means[:0]
+        for group in range(groups):
+            within = slice(group * size, (group + 1) * size)
+            self.counts += old.counts[within]
+            self.rows += old.rows[within]
+            self.means = torch.cat((self.means, old.means[within]))
+            self.add_classes(count)
+
     def with_samples(self, z: Tensor, pairs: list[int]) -> dict[int, Tensor]:
         """B_c with the rows of samples (n, D) below it, for each pair that is among ``pairs``.
 

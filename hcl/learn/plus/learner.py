@@ -199,10 +199,11 @@ class PlusLearner:
         """``count`` more classes may come from now on, in every task."""
         if self.num_tasks:
             self.moments.widen(self.num_tasks, count)
+            self.measured.widen(self.num_tasks, count)
         self.num_classes += count
         if self.detector is not None:
             self.detector.add_classes(count)
-        self._rule = None
+        self._rule = self._gaussians = None
 
     # Learning from it.
 
@@ -229,7 +230,7 @@ class PlusLearner:
         gap = z[:, None] - means  # (n, K, D)
         r = (-0.5 * (gap @ inverse * gap).sum(2)).softmax(1)
         self.moments.share(self.lifted(z), first, self.settings.unlabelled * r)
-        self._rule = None
+        self._rule = self._gaussians = None
 
     def _learn(self, x: Tensor, y: Tensor) -> Tensor | None:
         """A step of the flow, where it learns at this time, and the moments of the latents."""

@@ -72,6 +72,12 @@ class Measured:
         """Room for ``count`` more pairs."""
         self.spreads.add_classes(count)
 
+    def widen(self, groups: int, count: int) -> None:
+        """Room for ``count`` more pairs in each of ``groups`` groups of equal size."""
+        size = len(self.spreads.counts) // groups
+        self.spreads.widen(groups, count)
+        self.waiting = [(lifted, p + p // size * count) for lifted, p in self.waiting]
+
     def add(self, lifted: Tensor, pairs: Tensor, moments: Moments) -> None:
         """Take in samples φ (n, D + M), which ``moments`` has taken in before."""
         self.waiting.append((lifted, pairs))
