@@ -126,6 +126,7 @@ def leftovers(project: Path) -> list[str]:
 
 
 def one_line(printed: str) -> bool:
-    """Whether a command that failed said so in one line, and no traceback."""
-    said = [line for line in printed.splitlines() if line.startswith("Error:")]
-    return len(said) == 1 and "Traceback" not in printed
+    """Whether a command that failed said so in one line, a sweep in one a run; no traceback."""
+    said = [line.split(":")[0] for line in printed.splitlines()]
+    told = said.count("Error") == 1 or "Failed" in said
+    return told and "Traceback" not in printed
