@@ -182,7 +182,7 @@ METHODS: dict[str, Method] = {
     "hcl-fr-mixed": Method(
         label="HCL-FR, mixed",
         colour="blue",
-        marker="*",
+        marker="x",
         sentence="HCL-FR that infers whose each sample of a batch is",
         origin="beyond the paper",
         take_it="in place of HCL-FR when batches hold samples of several tasks.",
@@ -190,7 +190,7 @@ METHODS: dict[str, Method] = {
     "hcl-fr-labelled": Method(
         label="HCL-FR, labelled alone",
         colour="sky",
-        marker="d",
+        marker="+",
         sentence="HCL-FR without the samples that have no label",
         origin="beyond the paper",
         take_it="beside HCL-FR, to see what samples without a label bring.",

@@ -188,7 +188,8 @@ def _values(
             f"{method.kind} has. {advice}".rstrip()
         )
     for key, choices in values.items():
-        kind = type(_value(method, training, key))
+        now = _value(method, training, key)
+        kind = float if now is None else type(now)  # what the stream chooses is a number, too
         for choice in choices:
             if kind is int and not isinstance(choice, int):
                 raise HCLError(f"tune.values.{key}: holds {choice}; expected whole numbers.")

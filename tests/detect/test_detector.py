@@ -299,5 +299,5 @@ def test_a_stream_is_judged_from_where_it_says():
 
 def test_a_rate_that_was_not_simulated_is_refused():
     for every in (99, 1_000_001):
-        with pytest.raises(HCLError, match=f"d.false_alarm_every: is {every}; expected from 100"):
+        with pytest.raises(HCLError, match=f"d.false_alarm_every: is {every}; expected a whole"):
             build(CalibratedSettings, {"false_alarm_every": every}, "params.yaml", "d")

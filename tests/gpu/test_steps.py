@@ -102,21 +102,6 @@ def test_a_run_that_may_not_look_learns_the_same(name, monkeypatch):
             np.testing.assert_allclose(rows, found, rtol=1e-4, atol=1e-4)
 
 
-def test_a_class_that_is_not_in_the_batch_weighs_nothing_where_looks_cost(monkeypatch):
-    learner, batches = started(job("hcl-plus-ta"))
-    for _ in range(4):
-        batch = next(batches)
-        learner.observe(batch.without_task())
-    only = batch.y == 0
-    for x, y in ((batch.x[only], batch.y[only]), (batch.x[~only], batch.y[~only])):
-        statistics = []
-        for free in (True, False):
-            monkeypatch.setattr(looking, "is_free", lambda device, free=free: free)
-            statistics.append(learner._statistic(0, [(x, y)]))
-        assert statistics[0] == pytest.approx(statistics[1], rel=1e-12)
-        assert statistics[0] > 0
-
-
 class Slots(TorchFunctionMode):
     """The rows that samples are written to."""
 

@@ -89,8 +89,8 @@ def test_moments_are_shared_out_by_responsibilities():
 
 def test_a_detector_that_goes_by_labels_is_not_shown_samples_without_one():
     with pytest.raises(HCLError, match=r"unlabelled: is 1, but the detector .* goes by labels"):
-        accuracy(PlusMethod(projections=0, detection=CalibratedSettings()), 0.5)
-    accuracy(PlusMethod(projections=0, detection=CalibratedSettings(), unlabelled=0.0), 0.5)
+        accuracy(PlusMethod(projections=0, detection=CalibratedSettings(), unlabelled=1.0), 0.5)
+    accuracy(PlusMethod(projections=0, detection=CalibratedSettings()), 0.5)
 
 
 @pytest.mark.parametrize("labelled", [0.02, 0.2])

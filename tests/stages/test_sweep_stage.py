@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from stages.settings import command as settings_command
 from stages.sweep import command
 from stages.train import command as train_command
-from tests.support.sweeps import METHODS, contents, write_grid
+from tests.support.sweeps import DEEP, METHODS, contents, write_grid
 
 
 @pytest.fixture
@@ -70,8 +70,10 @@ def test_another_store_and_what_train_wrote(project: Path) -> None:
 
 
 def test_each_failed_run_is_one_line_and_the_status_says_so(project: Path) -> None:
-    methods = {**METHODS, "adam": {"kind": "flow", "learning_rate": 1e20}}
-    edit(methods=methods)
+    methods = {**METHODS, "adam": {"kind": "flow", "learning_rate": 10}}
+    blobs = yaml.safe_load(Path("params.yaml").read_text())["benchmarks"]["blobs"]
+    flow = {**blobs["flow"], "hidden_layers": DEEP}
+    edit(methods=methods, benchmarks={"blobs": {**blobs, "flow": flow}})
     result = run()
     assert result.exit_code == 1
     said = result.output.splitlines()

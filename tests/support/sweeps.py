@@ -20,6 +20,7 @@ from hcl.sweep.planning import Order
 from hcl.train.loop import Job
 from tests.support.blobs import benchmark, blobs_in_64_dimensions, write_project
 
+DEEP = 20  # hidden layers, through which large weights multiply
 METHODS: dict[str, dict[str, Any]] = {
     "adam": {"kind": "flow"},
     "hcl-fr": {"kind": "flow", "memory": {"kind": "functional", "alpha": 1.0}},
@@ -83,9 +84,10 @@ def with_steps(order: Order, epochs: int) -> Order:
 
 
 def diverging(order: Order) -> Order:
-    """The order with a learning rate at which the loss is soon not finite."""
-    training = dataclasses.replace(order.job.training, learning_rate=1e20)
-    return Order.of(dataclasses.replace(order.job, training=training), order.files)
+    """The order with a learning rate at which the loss of a deep flow is soon not finite."""
+    training = dataclasses.replace(order.job.training, learning_rate=10)
+    flow = dataclasses.replace(order.job.flow, hidden_layers=DEEP)
+    return Order.of(dataclasses.replace(order.job, training=training, flow=flow), order.files)
 
 
 def wait_for(what: Any, seconds: float = 60.0) -> None:

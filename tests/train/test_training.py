@@ -395,14 +395,15 @@ def test_a_loss_that_is_not_finite_stops_the_run():
 
 def test_the_rate_that_a_diverged_run_names_is_the_one_it_had():
     methods = {
-        "flow": FlowMethod(learning_rate=1e30),
-        "curl": dataclasses.replace(METHODS["curl"], learning_rate=1e30),
-        "plus": PlusMethod(projections=0, flow=LearnsAll(learning_rate=1e30)),
+        "flow": FlowMethod(learning_rate=9.5),
+        "curl": dataclasses.replace(METHODS["curl"], learning_rate=9.5),
+        "plus": PlusMethod(projections=0, flow=LearnsAll(learning_rate=9.5)),
     }
     embeddings, tasks = benchmark(blobs_in_64_dimensions(2, 320, 10))
+    deep = dataclasses.replace(FLOW, hidden_layers=30)
     for name, method in methods.items():
-        with pytest.raises(HCLError, match=r"learning_rate below 1e\+30"):
-            train_seed(Job(tasks, embeddings, name, method, FLOW, TRAINING, seed=0))
+        with pytest.raises(HCLError, match=r"learning_rate below 9\.5"):
+            train_seed(Job(tasks, embeddings, name, method, deep, TRAINING, seed=0))
 
 
 def test_scaling_is_fitted_on_the_first_task_alone():

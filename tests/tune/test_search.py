@@ -239,7 +239,7 @@ def test_only_what_a_method_has_is_tried(tmp_path):
         (("weight_decay", decay),) for decay in (1e-4, 1e-2)
     ]
     assert found.chosen == {"weight_decay": dict(found.best.point)["weight_decay"]}
-    nothing = r"nothing to tune: .* kind flow has. Give values of learning_rate, .* weight_decay\.$"
+    nothing = r"nothing to tune: .* kind flow has. Give values of learning_rate, .* unlabelled\.$"
     with pytest.raises(HCLError, match=nothing):
         run(tmp_path, trying({"memory.alpha": (1, 5), "weight_decay": ()}), adam)
     with pytest.raises(HCLError, match=r"method: there is nothing to tune.*kind ncm has\.$"):
@@ -249,7 +249,7 @@ def test_only_what_a_method_has_is_tried(tmp_path):
 SLDA = StreamingLDAMethod(shrinkage=0.05)
 RANPAC = RanPACMethod(projections=30)
 PLUS = PlusMethod(projections=20)
-OF_SUMS = ["power", "projections", "rule.penalty"]
+OF_SUMS = ["power", "projections", "rule.penalty", "rule.shrinkage"]
 
 
 @pytest.mark.parametrize(
