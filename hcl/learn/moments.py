@@ -118,6 +118,11 @@ class Moments:
         less.samples = self.samples - len(classes)
         return less
 
+    def _whole(self, size: int | None = None) -> Tensor:
+        """G with the samples that wait, which go on waiting: a question changes no later sum."""
+        gram, waiting = self.gram[:size, :size], self._waiting[: self._filled, :size]
+        return torch.addmm(gram, waiting.T, waiting) if self._filled else gram
+
     def means(self, size: int | None = None) -> Tensor:
         """m_c, (C, D), in double precision; zero for a class without samples.
 
@@ -127,8 +132,7 @@ class Moments:
 
     def covariance(self, shrinkage: float, size: int | None = None) -> Tensor:
         """(1 − ε) Σ + ε v I, in double precision, where v is the mean variance of a feature."""
-        self._settle()
-        gram = self.gram[:size, :size].double()
+        gram = self._whole(size).double()
         return _within(gram, self.means(size), self.counts, shrinkage)
 
     def gaussian_scores(self, shrinkage: float, size: int | None = None) -> LinearScores:
@@ -142,8 +146,7 @@ class Moments:
 
     def ridge_scores(self, ridge: float) -> LinearScores:
         """The ridge regression of class indicators on z, with penalty ρ times G's mean diagonal."""
-        self._settle()
-        gram = self.gram.double()
+        gram = self._whole().double()
         gram.diagonal().add_(ridge * gram.diagonal().mean().clamp(min=1e-12))
         weights = torch.cholesky_solve(self.sums.T, torch.linalg.cholesky(gram))
         bias = torch.zeros_like(self.counts).masked_fill(self.counts == 0, -torch.inf)
