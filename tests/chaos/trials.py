@@ -202,9 +202,10 @@ def kill_dvc(folder: Path, kills: int, seed: int) -> Iterator[Outcome]:
     project = make_dvc_project(folder)
     chance = random.Random(seed)
     repro = Command(("dvc", "repro"), ("report",))
+    again = Command((*repro.arguments, "--force"), repro.outputs)  # there is always work to stop
     stopped = 0
     for number in range(kills):
-        process = start(project, repro)
+        process = start(project, again)
         try:
             process.wait(chance.uniform(2, 25))
         except subprocess.TimeoutExpired:
