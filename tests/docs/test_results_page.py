@@ -77,7 +77,7 @@ def test_every_accuracy_in_the_text_is_that_of_a_file() -> None:
 def test_the_table_of_the_readme_is_that_of_the_metrics() -> None:
     """Its rows are the methods of the grid, in that order."""
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("-----------  ---")) + 1
+    first = next(i for i, line in enumerate(lines) if re.match("-{9,}  -{9,}", line)) + 1
     methods = load_yaml(ROOT / "params.yaml")["grid"]["methods"]
     assert lines[first + len(methods)] == "```"
     path = ROOT / "results" / "metrics" / "split-digits.json"
