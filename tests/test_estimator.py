@@ -508,7 +508,7 @@ def test_frames_and_series_of_pandas_are_learned_by_their_columns(kind, dtype, t
         again.predict(frame[columns[::-1]])
 
 
-SMALL = {"random_state": 0, "couplings": 4, "hidden": 32, "learning_rate": 1e-2}
+GROWN = {"random_state": 0, "couplings": 4, "hidden": 32, "learning_rate": 1e-2}
 
 
 def growing(seed: int = 0):
@@ -524,8 +524,8 @@ def growing(seed: int = 0):
 @pytest.mark.parametrize(
     "classifier",
     [
-        HCLClassifier(**SMALL),
-        HCLClassifier(**SMALL, memory="generative", draws="measured"),
+        HCLClassifier(**GROWN),
+        HCLClassifier(**GROWN, memory="generative", draws="measured"),
         HCLPlusClassifier(random_state=0, projections=50),
     ],
     ids=["hcl", "hcl-measured", "hcl-plus"],

@@ -63,7 +63,9 @@ def run(job: Job, gpu: FakeGPU, values=None) -> list[Step]:
 def test_a_learner_that_is_told_its_tasks_never_waits_within_one(name):
     with fake_gpu() as gpu:
         steps = run(job(name), gpu)
-    epochs = 1 if name in ("hcl-plus", "joint") else EPOCHS  # which are shown each sample once
+    epochs = (
+        1 if name in ("hcl-plus-ridge", "joint") else EPOCHS
+    )  # shown each sample once
     assert len(steps) == 4 * epochs * BATCHES // EPOCHS
     assert [n for n, step in enumerate(steps) if step.changed] == [
         segment * len(steps) // 4 for segment in range(4)
@@ -82,7 +84,7 @@ def test_a_learner_that_detects_its_tasks_looks_once_a_batch(name):
     assert max(step.uploads for step in steps[1:]) == 0
 
 
-@pytest.mark.parametrize(("name", "most"), [("hcl-fr-ta", 3), ("hcl-gr-ta", 3), ("hcl-plus-ta", 1)])
+@pytest.mark.parametrize(("name", "most"), [("hcl-fr-ta", 3), ("hcl-gr-ta", 3)])
 def test_a_change_that_is_detected_costs_a_few_looks(name, most):
     with fake_gpu() as gpu:  # statistics as before for five batches, then others
         steps = run(job(name), gpu, values=lambda n: 1.0 + n % 2 if n < 5 else 1e4)
@@ -131,7 +133,7 @@ def test_draws_are_made_where_samples_are_and_weights_on_the_cpu():
         assert start.generator("draws", on_cpu=True).device.type == "cpu"
 
 
-@pytest.mark.parametrize("name", ["adam", "curl", "hcl-plus"])
+@pytest.mark.parametrize("name", ["adam", "curl", "hcl-plus-ridge"])
 def test_batches_go_up_from_pinned_memory(name):
     with fake_gpu() as gpu:
         run(job(name), gpu)

@@ -16,8 +16,8 @@ from tests.support.imports import ROOT
 from tests.support.projects import environment
 from tests.support.trained import train_model
 
-ROWS, FEATURES = 200_000, 64  # 51 MB
-ROOM = 32  # MB above what the program has after a first answer
+ROWS, FEATURES = 300_000, 64  # 77 MB
+ROOM = 56  # MB above what the program has after a first answer
 CODE = """
 import resource, sys
 from pathlib import Path
