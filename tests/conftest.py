@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 # Before torch is imported: tests run side by side, one on each core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell without job control starts what it puts into the background deaf to SIGINT, and so is all
+# that the tests start from there.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 

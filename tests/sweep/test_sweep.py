@@ -30,7 +30,7 @@ from tests.support.sweeps import (
     write_grid,
 )
 
-LONG = 120  # epochs: some seconds, enough to be caught in the middle
+LONG = 60  # epochs: some seconds, enough to be caught in the middle
 
 
 @pytest.fixture
