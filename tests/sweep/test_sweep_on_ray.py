@@ -94,7 +94,7 @@ def test_a_run_that_raises_does_not_stop_the_others(cluster: Any, folder: Path) 
     orders = [diverging(first), Order.of(broken, second.files), *others]
     failures = sorted(on_ray(cluster, orders, Path("store")))
     assert len(failures) == 2
-    assert "Try a learning_rate below 1e+20" in failures[0]
+    assert "Try a learning_rate below 10" in failures[0]
     assert failures[1].startswith("blobs adam seed one: ValueError")
     assert "error.txt" in failures[1]
     assert all(Entry(Path("store") / order.fingerprint).is_finished for order in others)
@@ -131,7 +131,9 @@ def test_a_node_lost_in_the_middle(cluster: Any, folder: Path) -> None:
     cluster.wait_for_nodes()
     assert engine.happened
     assert outcome.failures == []
-    assert of_runs(Path("store")) == trained_here(orders)
+    # What a killed process was writing stays until the next write beside it.
+    kept = {name: data for name, data in of_runs(Path("store")).items() if ".part" not in name}
+    assert kept == trained_here(orders)
 
 
 SCRIPT = """
