@@ -57,7 +57,7 @@ def ranks(batches: int) -> Iterator[dict]:
         for length in (50, 150, 500, batches):
             draw, sequential, alarms = random.Random(0), Sequential(limit), 0
             for index in range(batches):
-                sequential.update(Scores(draw.random(), draw.random()))
+                sequential.update(Scores(draw.random(), draw.random(), draw.random()))
                 if sequential.alarm:
                     alarms += 1
                     sequential.reset(0)
