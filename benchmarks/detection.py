@@ -2,9 +2,11 @@
 
     pip install river        # once; an extra of this script, not of the package
     python benchmarks/detection.py split-cifar10-single-pass split-cifar100-single-pass
+    python benchmarks/detection.py split-digits --only calibrated --seeds 0 1 2 --out streams.csv
 
 Takes benchmarks of the parameter file whose tasks and embeddings are there, and writes
-docs/detection/peers.csv. The contenders, each at one setting for all streams:
+docs/detection/peers.csv, or ``--out`` beside it; rows of other benchmarks stay there. The
+contenders, each at one setting for all streams:
 
 * ``calibrated``: ours, one false alarm in 10,000 batches;
 * ``paper``: the typical set of S1, λ 5, l 100, which can name tasks that come back, too;
@@ -43,7 +45,7 @@ from hcl.records.tasks import read_benchmark
 from hcl.train.streams import Stream
 from stages.resolve import Resolved
 
-OUT = Path(__file__).parents[1] / "docs" / "detection" / "peers.csv"
+OUT = Path(__file__).parents[1] / "docs" / "detection"
 RENEWALS = (2, 8, 32, 128, 512)  # batches of a task at which Σ is taken anew
 EVERY = 100  # of the dummy
 
@@ -179,7 +181,9 @@ class Dummy:
         return Said(NEW if alarm else SAME, self.task)
 
 
-def contenders() -> dict[str, Any]:
+def contenders(only: str | None) -> dict[str, Any]:
+    if only == "calibrated":
+        return {only: Ours()}
     from river import drift
 
     makers: dict[str, Callable[[], Any]] = {
@@ -188,7 +192,9 @@ def contenders() -> dict[str, Any]:
         "PageHinkley": drift.PageHinkley,
     }
     peers = {f"{n} on {s}": Peer(make, s) for n, make in makers.items() for s in ("S1", "T")}
-    return {"calibrated": Ours(), "paper": Paper(), **peers, f"dummy, every {EVERY}": Dummy()}
+    all_of_them = {"calibrated": Ours(), "paper": Paper(), **peers}
+    all_of_them[f"dummy, every {EVERY}"] = Dummy()
+    return all_of_them if only is None else {only: all_of_them[only]}
 
 
 def shown(stream: Stream) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -197,12 +203,12 @@ def shown(stream: Stream) -> Iterator[tuple[int, Tensor, Tensor]]:
             yield segment, batch.x, batch.y
 
 
-def race(name: str, stream: Stream, seed: int) -> list[dict[str, Any]]:
-    """Every contender over one stream."""
+def race(name: str, stream: Stream, seed: int, only: str | None) -> list[dict[str, Any]]:
+    """Every contender over one stream, or one of them."""
     truth = [segment.task for segment in stream.benchmark.stream]
     total = sum(stream.num_batches(j) for j in range(len(truth)))
     rows = []
-    for label, contender in contenders().items():
+    for label, contender in contenders(only).items():
         contender.start(stream.benchmark.num_classes, stream.shape)
         said: list[tuple[int, int, int]] = []
         added_in: list[int] = []
@@ -224,6 +230,7 @@ def race(name: str, stream: Stream, seed: int) -> list[dict[str, Any]]:
                 "found": found.found,
                 "missed": found.missed,
                 "delay": "" if math.isnan(found.delay) else round(found.delay, 2),
+                "largest_delay": largest_delay(said, truth),
                 "false": found.false,
                 "false_per_1000": round(1000 * found.false / total, 2),
                 "came_back": found.recurring,
@@ -233,6 +240,16 @@ def race(name: str, stream: Stream, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
+def largest_delay(said: list[tuple[int, int, int]], truth: list[int]) -> int | str:
+    """Batches from the first one of a segment with another task to its first alarm, at most."""
+    late = []
+    for segment in range(1, len(truth)):
+        inside = [verdict for j, verdict, _ in said if j == segment]
+        if truth[segment] != truth[segment - 1] and any(inside):
+            late.append(next(i for i, verdict in enumerate(inside) if verdict))
+    return max(late, default="")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("benchmarks", nargs="+")
@@ -240,10 +257,12 @@ def main() -> None:
     parser.add_argument("--tasks", type=Path, default=Path("data/tasks"))
     parser.add_argument("--embeddings", type=Path, default=Path("data/embeddings"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--only", help="one contender instead of all")
+    parser.add_argument("--out", default="peers.csv", help="file in docs/detection")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     parameters = Resolved(options.params)
-    rows: list[dict[str, Any]] = []
+    rows = kept(OUT / options.out, options.benchmarks)
     for name in options.benchmarks:
         benchmark = read_benchmark(options.tasks / f"{name}.h5")
         embeddings = {
@@ -253,15 +272,29 @@ def main() -> None:
             size = parameters.training(name).batch_size
             device = torch.device("cpu")
             stream = Stream(benchmark, embeddings, batch_size=size, seed=seed, device=device)
-            rows += race(name, stream, seed)
-            for row in rows[-len(contenders()) :]:
+            found = race(name, stream, seed, options.only)
+            for row in found:
                 print(*row.values(), sep="\t", flush=True)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    with options.out.open("w", newline="", encoding="utf-8") as file:
+            rows += found
+            write(OUT / options.out, rows)
+    print_totals(rows)
+
+
+def kept(path: Path, again: list[str]) -> list[dict[str, Any]]:
+    """The rows of benchmarks that are not run again."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["stream"] not in again]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """All rows so far."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    print_totals(rows)
 
 
 def print_totals(rows: list[dict[str, Any]]) -> None:
@@ -269,10 +302,11 @@ def print_totals(rows: list[dict[str, Any]]) -> None:
     print("detector\tfound\tmissed\tmean delay\tfalse in 1,000 batches")
     for label in dict.fromkeys(row["detector"] for row in rows):
         of = [row for row in rows if row["detector"] == label]
-        found, batches = sum(r["found"] for r in of), sum(r["batches"] for r in of)
-        delay = sum(r["delay"] * r["found"] for r in of if r["found"]) / max(found, 1)
-        false = 1000 * sum(r["false"] for r in of) / batches
-        missed = sum(r["missed"] for r in of)
+        found, missed, false, batches = (
+            sum(int(row[name]) for row in of) for name in ("found", "missed", "false", "batches")
+        )
+        late = sum(float(row["delay"]) * int(row["found"]) for row in of if int(row["found"]))
+        delay, false = late / max(found, 1), 1000 * false / batches
         print(f"{label}\t{found}\t{missed}\t{delay:.1f}\t{false:.2f}")
 
 

@@ -36,6 +36,7 @@ class Judged(NamedTuple):
     task: int  # the detector's, after the verdict
     verdict: int
     mean_shift: float
+    common_shift: float
     spread: float
     evidence: float
     could_judge: bool

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hcl.detect.measure import ClassMeans, Features, Measured, Scatter, known_size
-from hcl.detect.sequential import ENOUGH, MATURE, Scores, Sequential, limit_of
+from hcl.detect.sequential import ENOUGH, MATURE, YOUNG, Scores, Sequential, limit_of
 from hcl.detect.settings import CalibratedSettings
 from hcl.detect.verdict import Verdict, Watched
 from hcl.records.runs import NEW, RECURRING, SAME
@@ -23,6 +23,8 @@ from hcl.records.runs import NEW, RECURRING, SAME
 RENEWALS = (2, 8, 32, 128, 512)  # batches into a task at which the metric is taken anew …
 GROWN = 1.1  # … if so many times the samples stand behind it
 WRONG_NAME = 0.01  # chance that a task which has come back is taken for a new one
+FURTHEST = 3.0  # lags that a drift may go on by while batches wait
+EXPLAINED = 0.5  # of a shift that may be left when it is one
 KEPT = 2048  # distances of samples that ``novelty`` goes by, at most
 KEPT_OF_EACH = 32  # samples of a batch
 AT_ONCE = 1024  # samples that ``novelty`` is asked of at once
@@ -58,6 +60,7 @@ class Detector:
         self._origin: Tensor | None = None  # of the features: large means would cost digits
         self._renewed = 0  # samples behind the metric
         self._visited = 0  # batches since the task began, or came back
+        self._left: int | None = None  # the task before the current one, if that was new
         self._distances = torch.zeros(KEPT, device=self.device)
         self._kept = 0
         self._stride = 1  # of the batches whose distances are kept
@@ -97,8 +100,11 @@ class Detector:
             batches = self.waiting
             self.waiting = []
             self._learn_all(batches)
+            if verdict == SAME:
+                batches, earlier = earlier + batches, []
         statistics = {
-            "mean_shift": Watched(scores.shift, nan, high),
+            "mean_shift": Watched(scores.shift, nan, high[0]),
+            "common_shift": Watched(scores.common, nan, high[1]),
             "spread": Watched(scores.spread, *self._spread_bounds()),
             "evidence": Watched(evidence, nan, self.sequential.limit),
         }
@@ -123,17 +129,16 @@ class Detector:
 
     def _look(self, measured: Measured) -> Scores:
         """The scores on the CPU, once a batch; NaN before a metric is known."""
-        shift, spread = torch.stack((measured.shift, measured.spread)).tolist()
-        return Scores(shift, spread) if self._renewed else Scores(nan, nan)
+        if not self._renewed:
+            return Scores(nan, nan, nan)
+        return Scores(*torch.stack((measured.shift, measured.common, measured.spread)).tolist())
 
-    def _high(self) -> float:
-        """The shift that no batch of the reference exceeds; NaN where nothing is judged."""
+    def _high(self) -> tuple[float, float]:
+        """The shifts that no batch of the reference exceeds; NaN where nothing is judged."""
         sequential = self.sequential
         if not sequential.can_judge:
-            return nan
-        if len(sequential.own) >= ENOUGH:
-            return sequential.own.quantile(1.0)
-        return sequential.carried.quantile(1.0) + sequential.raised()
+            return nan, nan
+        return sequential.shift.quantile(1.0), sequential.common.quantile(1.0)
 
     def _spread_bounds(self) -> tuple[float, float]:
         reference = self.sequential.spread
@@ -204,36 +209,92 @@ class Detector:
         for means in self.tasks:
             means.add_classes(count)
 
+    def _means(self) -> ClassMeans:
+        return ClassMeans(self.num_classes, self.size, self.device)
+
     def _go_to_new(self) -> None:
-        self.tasks.append(ClassMeans(self.num_classes, self.size, self.device))
+        self.tasks.append(self._means())
         self.task = len(self.tasks) - 1
 
     def _settle(self) -> int:
-        """The batches that wait are of another task: an earlier one that fits, or a new one."""
-        back = self._who()
-        if back is None:
-            self._go_to_new()
+        """The batches that wait are an earlier task's, a new one's, or show that one goes on."""
+        drifted = self._drifted()
+        back = self._who() if drifted is None else None
+        verdict = NEW if back is None else RECURRING
+        if drifted is not None:
+            self.tasks[self.task] = drifted
+            self.sequential.accept_all()
+            return SAME
+        if back is not None:
+            self.task, self._left = back, None
+        elif self._goes_on():
+            self.tasks[self.task] = self._means()
+            verdict = SAME
         else:
-            self.task = back
+            self._left = self.task
+            self._go_to_new()
         self._visited = 0
         means = self.tasks[self.task]
         means.forget_logs()
         self.sequential.reset(means.age)
-        return NEW if back is None else RECURRING
+        return verdict
+
+    def _drifted(self) -> ClassMeans | None:
+        """The current task as it is now, if it only went on along its trend.
+
+        What drifts goes on while batches wait, by less than it lags behind.
+        """
+        if self.sequential.suspicion.of == "spread":
+            return None
+        current, metric = self.tasks[self.task], self.scatter.metric
+        z, y = self._waiting()
+        ahead = Measured(z, y, current, metric)
+        way = ahead.seen[:, None] * (current.trend @ metric)
+        steps = float((way * ahead.gaps).sum() / (way * current.trend).sum().clamp(min=1e-12))
+        if not 0 < steps <= FURTHEST:
+            return None
+        moved = current.moved(steps)
+        left = Measured(z, y, moved, metric)
+        return moved if float(left.common) <= EXPLAINED * float(ahead.common) else None
+
+    def _is_typical(self, found: Measured) -> bool:
+        """Whether batches lie no further out than all but ``WRONG_NAME`` of young ones do."""
+        share = 1 - WRONG_NAME
+        return float(found.shift) <= self.sequential.shift.of_young(share) and float(
+            found.common
+        ) <= self.sequential.common.of_young(share)
+
+    def _goes_on(self) -> bool:
+        """Whether the change that brought the current task is not over yet.
+
+        Where a new task's share of the batches rises slowly, the first of them are a mixture, and
+        those that wait lie further on in the same direction. A next task lies in any other one.
+        """
+        if self._left is None or self.tasks[self.task].age >= YOUNG:
+            return False
+        left, current = self.tasks[self._left], self.tasks[self.task]
+        z, y = self._waiting()
+        ahead = Measured(z, y, current, self.scatter.metric)
+        shared = ahead.seen * (left.counts > 0) * (current.counts > 0)
+        way = (current.means - left.means) @ self.scatter.metric
+        return bool((shared * (way * ahead.gaps).sum(1)).sum() > 0)
+
+    def _waiting(self) -> tuple[Tensor, Tensor]:
+        """All samples that wait."""
+        z = torch.cat([self._seen(x) for x, _ in self.waiting])
+        return z, torch.cat([y for _, y in self.waiting])
 
     def _who(self) -> int | None:
         """The earlier task of which the batches that wait, together, are typical."""
-        z = torch.cat([self._seen(x) for x, _ in self.waiting])
-        y = torch.cat([y for _, y in self.waiting])
+        z, y = self._waiting()
         others = [task for task in range(len(self.tasks)) if task != self.task]
         if not others:
             return None
         metric = self.scatter.metric
-        shifts = torch.stack([Measured(z, y, self.tasks[t], metric).shift for t in others])
-        shifts = shifts.nan_to_num(torch.inf)
+        measured = [Measured(z, y, self.tasks[task], metric) for task in others]
+        shifts = torch.stack([found.shift for found in measured]).nan_to_num(torch.inf)
         best = int(shifts.argmin())
-        typical = self.sequential.carried.quantile(1 - WRONG_NAME) + self.sequential.raised()
-        return others[best] if float(shifts[best]) <= typical else None
+        return others[best] if self._is_typical(measured[best]) else None
 
     def state(self) -> dict[str, Any]:
         """Everything that the verdicts depend on, for a checkpoint."""
@@ -246,6 +307,7 @@ class Detector:
             "origin": self._origin,
             "renewed": self._renewed,
             "visited": self._visited,
+            "left": self._left,
             "distances": self._distances[: self._kept].clone(),
             "stride": self._stride,
             "learned": self._learned,
@@ -256,7 +318,7 @@ class Detector:
         self.task = state["task"]
         self.tasks = []
         for held in state["tasks"]:
-            means = ClassMeans(self.num_classes, self.size, self.device)
+            means = self._means()
             means.restore(held)
             self.tasks.append(means)
         self.scatter.restore(state["scatter"])
@@ -265,6 +327,7 @@ class Detector:
         origin = state["origin"]
         self._origin = None if origin is None else origin.to(self.device)
         self._renewed, self._visited = state["renewed"], state["visited"]
+        self._left = state["left"]
         self._kept = len(state["distances"])
         self._distances[: self._kept] = state["distances"]
         self._stride, self._learned = state["stride"], state["learned"]

@@ -12,16 +12,25 @@ does. Dividing by s, the spread inside the batch, makes it 1 on average in every
 does not know the task's spread yet, and one sample far out raises both. The root makes batches of
 more and of fewer classes comparable.
 
+    common = (gᵀ M g Σ_y w_y / s − 1) / √(1 + 1/(n − k)),   g = Σ_y w_y g_y / Σ_y w_y,
+    w_y = 1 / (1/b_y + 1/n_y)
+
+is the same of the mean over classes: where all of them move together, by little, it has the noise
+of one class and the samples of all.
+
     spread = mean over samples of  log(r_iᵀ M r_i · n_y/(n_y + 1)) − ℓ_y
 
 where ℓ_y is the mean of that logarithm in class y so far: a change that leaves means in place moves
-it. Both are taken for each class by itself, so that the classes' frequencies do not matter.
+it. All are taken for each class by itself, so that the classes' frequencies do not matter.
 
-Means follow slow drift: a mean has the weight of at most ``MEMORY`` batches.
+Means follow slow drift: a mean has the weight of at most ``MEMORY`` batches. Behind what drifts
+they lag, always in the same direction: the mean of the g_y of the last batches, ``trend``, is how
+far, and noise where nothing drifts.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -30,6 +39,7 @@ from torch import Tensor
 WIDEST = 1536  # features: wider samples are projected at random
 PIXEL = 255.0
 MEMORY = 20  # batches behind a mean
+TREND = 60  # batches behind a trend
 SHRINKAGE = 0.5  # ε: directions whose variance is hardly known would drown the others
 FLOOR = 1e-2  # least variance of a feature in the metric, relative to the median
 BLOCK = 256  # residuals that wait until they are added up: one larger product is faster
@@ -137,6 +147,7 @@ class ClassMeans:
     def __init__(self, classes: int, size: int, device: torch.device) -> None:
         self.counts = torch.zeros(classes, device=device)  # n_y
         self.means = torch.zeros(classes, size, device=device)  # m_y
+        self.trend = torch.zeros(classes, size, device=device)  # g_y of the last batches
         self.logs = torch.zeros(classes, device=device)  # ℓ_y
         self.logged = torch.zeros(classes, device=device)  # samples behind ℓ_y
         self.spread = torch.zeros((), device=device)  # s of the batches before
@@ -144,7 +155,7 @@ class ClassMeans:
 
     def add_classes(self, count: int) -> None:
         """Room for ``count`` more classes."""
-        for name in ("counts", "means", "logs", "logged"):
+        for name in ("counts", "means", "trend", "logs", "logged"):
             held = getattr(self, name)
             setattr(self, name, torch.cat((held, held.new_zeros(count, *held.shape[1:]))))
 
@@ -154,9 +165,15 @@ class ClassMeans:
         self.logged.zero_()
         self.spread.zero_()
 
+    def moved(self, steps: float) -> ClassMeans:
+        """The same task, gone on along its trend."""
+        other = copy(self)
+        other.means = self.means + steps * self.trend
+        return other
+
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        names = ("counts", "means", "logs", "logged", "spread", "age")
+        names = ("counts", "means", "trend", "logs", "logged", "spread", "age")
         return {name: getattr(self, name) for name in names}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -195,10 +212,15 @@ class Measured:
         prior = PRIOR * (means.spread > 0)
         self.scale = (inside + prior * means.spread) / (self.freedom + prior).clamp(min=1e-6)
         self.inside = inside
-        noise = 1 / self.classes.clamp(min=1) + 1 / (self.freedom + prior).clamp(min=1e-6)
-        shift = (shift / self.scale.clamp(min=1e-12) - 1) / noise.sqrt()
+        noise = 1 / (self.freedom + prior).clamp(min=1e-6)
+        scale = self.scale.clamp(min=1e-12)
         usable = (self.classes > 0) & (self.freedom + prior > 0)
+        shift = (shift / scale - 1) / (1 / self.classes.clamp(min=1) + noise).sqrt()
         self.shift = torch.where(usable, shift, torch.nan)
+        gap = weights @ self.gaps
+        common = (gap @ metric @ gap) / weights.sum().clamp(min=1e-6)
+        common = (common / scale - 1) / (1 + noise).sqrt()
+        self.common = torch.where(usable, common, torch.nan)
         shrink = means.counts / (means.counts + 1)
         self.logs = (self.distances * shrink[y]).clamp(min=1e-12).log()
         judged = (means.logged[y] > 0).float()
@@ -213,6 +235,9 @@ class Measured:
         most = MEMORY * self.size / (self.seen > 0).sum()
         total = means.counts + self.seen
         means.means = self.origin + (self.seen / total.clamp(min=1))[:, None] * self.gaps
+        known = (self.seen > 0) & self.known
+        follow = known.float() / min(means.age + 1, TREND)
+        means.trend = means.trend + follow[:, None] * (self.gaps - means.trend)
         self._learn_logs(means, most)
         means.counts = torch.where(self.seen > 0, torch.minimum(total, most), means.counts)
         spread = self.inside / self.freedom.clamp(min=1)

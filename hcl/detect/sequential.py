@@ -1,15 +1,15 @@
 """When batches are suspected, how long they wait, and when a change of task is declared.
 
-All that goes in are two numbers of each batch, and all that is done with them is to rank them: on
+All that goes in are three numbers of each batch, and all that is done with them is to rank them: on
 batches that are alike, the run length between two false alarms depends on nothing but the constants
 here and the limit, and can be simulated from uniform numbers. ``benchmarks/run_length.py`` does
 that with this very class; ``limit_of`` is read from its table.
 
 The reference are the last ``LENGTH`` batches of the task that are not under suspicion, each scored
 before it was learned. A task that has fewer than ``ENOUGH`` of them is judged by the first
-``YOUNG`` batches of the tasks before it: the shift is scaled so that tasks are comparable, but it
-varies more while means rest on few samples and Σ does not know the task. The spread is judged by
-the task's own batches alone. Before there are ``ENOUGH``, nothing is judged.
+``YOUNG`` batches of the tasks before it: shifts are scaled so that tasks are comparable, but they
+vary more while means rest on few samples and Σ does not know the task. The spread is judged by the
+task's own batches alone. Before there are ``ENOUGH``, nothing is judged.
 
 The evidence is that of the last m batches, for the m for which it is largest, of all that wait.
 Batches wait from the moment at which it is ``SUSPECT`` until it is 1 again, which means that they
@@ -34,9 +34,10 @@ RUN_LENGTH = 2.5  # batches between false alarms for each unit of the limit, as 
 
 
 class Scores(NamedTuple):
-    """Two numbers of a batch; NaN where they can't be taken."""
+    """Three numbers of a batch; NaN where they can't be taken."""
 
     shift: float  # of the class means: high after a change
+    common: float  # of all class means together: high after a change
     spread: float  # of samples around them: high or low after a change
 
 
@@ -44,7 +45,7 @@ class Suspicion(NamedTuple):
     """The strongest evidence that batches which wait give together."""
 
     evidence: float = 0.0
-    of_spread: bool = False  # or of the shift
+    of: str = "shift"  # the score that it is of
 
 
 def limit_of(false_alarm_every: int) -> float:
@@ -52,27 +53,17 @@ def limit_of(false_alarm_every: int) -> float:
     return false_alarm_every / RUN_LENGTH
 
 
-class Sequential:
-    """References, evidence, and the batches that wait, by their scores."""
+class Shifts:
+    """The reference of one of the two shifts."""
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
-        self.own = Reference(LENGTH)  # the shift, in this task
-        self.carried = Reference(LENGTH)  # the shift, in the first batches of all tasks
-        self.spread = Reference(LENGTH)  # in this task
-        self.waiting: list[Scores] = []
-        self.age = 0  # batches of the task
-        self.suspicion = Suspicion()
+    def __init__(self) -> None:
+        self.own = Reference(LENGTH)  # in this task
+        self.carried = Reference(LENGTH)  # in the first batches of all tasks
 
     @property
-    def can_judge(self) -> bool:
-        """Whether the reference and the task are large enough."""
-        return self.age >= MATURE and len(self.carried) >= ENOUGH
-
-    @property
-    def alarm(self) -> bool:
-        """Whether the task has changed."""
-        return self.suspicion.evidence >= self.limit
+    def is_young(self) -> bool:
+        """Whether the task has to be judged by those before it."""
+        return len(self.own) < ENOUGH
 
     def raised(self) -> float:
         """How much the values of the tasks before are raised for a young task.
@@ -82,24 +73,80 @@ class Sequential:
         """
         return max(0.0, -self.carried.quantile(0.5))
 
+    def quantile(self, share: float) -> float:
+        """The value that ``share`` of typical batches of the task lie below."""
+        if self.is_young:
+            return self.of_young(share)
+        return self.own.quantile(share)
+
+    def of_young(self, share: float) -> float:
+        """The same, of a young task."""
+        return self.carried.quantile(share) + self.raised()
+
+    def ranked(self, values: list[float]) -> tuple[list[float], int]:
+        """How many of the reference lie below each value, and of how many."""
+        if not self.is_young:
+            return [self.own.below(value) for value in values], len(self.own)
+        raised = self.raised()
+        return [self.carried.below(value - raised) for value in values], len(self.carried)
+
+    def accept(self, value: float, age: int) -> None:
+        """A typical batch, the ``age``-th of its task."""
+        if value == value:
+            self.own.add(value)
+            if age <= YOUNG:
+                self.carried.add(value)
+
+
+class Sequential:
+    """References, evidence, and the batches that wait, by their scores."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.shift = Shifts()
+        self.common = Shifts()
+        self.spread = Reference(LENGTH)  # in this task
+        self.waiting: list[Scores] = []
+        self.age = 0  # batches of the task
+        self.suspicion = Suspicion()
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether the reference and the task are large enough."""
+        return self.age >= MATURE and len(self.shift.carried) >= ENOUGH
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the task has changed."""
+        return self.suspicion.evidence >= self.limit
+
     def _suspicion(self) -> Suspicion:
-        """The strongest evidence of the last batches that wait."""
+        """The strongest evidence of the last batches that wait.
+
+        What the two shifts say is taken together, by its mean, and so is what the two sides of the
+        spread say.
+        """
         if not self.can_judge:
             return Suspicion()
-        young = len(self.own) < ENOUGH
-        reference = self.carried if young else self.own
-        raised = self.raised() if young else 0.0
-        shifts = [reference.below(s.shift - raised) for s in self.waiting if s.shift == s.shift]
-        ranked = [(shifts, len(reference))]
+        shift, held = self.shift.ranked(self._values("shift"))
+        common, held_common = self.common.ranked(self._values("common"))
+        ranked = [(shift, held), (common, held_common)]
         if len(self.spread) >= ENOUGH:
-            spreads = [self.spread.below(s.spread) for s in self.waiting if s.spread == s.spread]
+            spread = [self.spread.below(value) for value in self._values("spread")]
             held = len(self.spread)
-            ranked += [(spreads, held), ([held - below for below in spreads], held)]
+            ranked += [(spread, held), ([held - below for below in spread], held)]
         found = Suspicion()
         for last in range(1, len(self.waiting) + 1):
             each = [evidence(below[-last:], held) for below, held in ranked]
-            found = max(found, Suspicion(each[0], False), Suspicion(0.5 * sum(each[1:]), True))
+            of = "shift" if each[0] >= each[1] else "common"
+            shifts = Suspicion(0.5 * (each[0] + each[1]), of)
+            found = max(found, shifts, Suspicion(0.5 * sum(each[2:]), "spread"))
         return found
+
+    def _values(self, name: str) -> list[float]:
+        """One of the scores of all batches that wait and have it."""
+        values = [getattr(scores, name) for scores in self.waiting]
+        return [value for value in values if value == value]
 
     def _beginning(self) -> int:
         """At which of the batches that wait the change began.
@@ -108,16 +155,12 @@ class Sequential:
         do not say enough: the last two batches show how large the step is, and it lies where the
         squares around the two levels are least.
         """
-        if self.suspicion.of_spread:
-            level, values = self.spread.quantile(0.5), [s.spread for s in self.waiting]
-        else:
-            young = len(self.own) < ENOUGH
-            level = self.carried.quantile(0.5) + self.raised() if young else self.own.quantile(0.5)
-            values = [s.shift for s in self.waiting]
-        steps = [value - level for value in values if value == value]
+        of = self.suspicion.of
+        level = getattr(self, of).quantile(0.5)
+        steps = [value - level for value in self._values(of)]
         step = fmean(steps[-2:])
         sums = list(accumulate(step * (value - 0.5 * step) for value in reversed(steps)))
-        return len(values) - 1 - max(range(len(sums)), key=sums.__getitem__)
+        return len(self.waiting) - 1 - max(range(len(sums)), key=sums.__getitem__)
 
     def update(self, scores: Scores) -> int:
         """Take in one more batch; how many of those that wait may be learned as the task's own.
@@ -133,6 +176,11 @@ class Sequential:
             return 0
         return self._release(len(self.waiting))
 
+    def accept_all(self) -> None:
+        """After an alarm: what waits is the task's own after all."""
+        self._release(len(self.waiting))
+        self.suspicion = Suspicion()
+
     def _release(self, count: int) -> int:
         """The first that wait are the task's own: they go into the reference."""
         for scores in self.waiting[:count]:
@@ -143,10 +191,8 @@ class Sequential:
     def accept(self, scores: Scores) -> None:
         """A batch of the task, and what it says of its typical batches."""
         self.age += 1
-        if scores.shift == scores.shift:
-            self.own.add(scores.shift)
-            if self.age <= YOUNG:
-                self.carried.add(scores.shift)
+        self.shift.accept(scores.shift, self.age)
+        self.common.accept(scores.common, self.age)
         if scores.spread == scores.spread:
             self.spread.add(scores.spread)
 
@@ -154,16 +200,24 @@ class Sequential:
         """Another task begins, of which ``age`` batches were learned before."""
         self.age = age + len(self.waiting)
         self.waiting.clear()
-        self.own.clear()
+        self.shift.own.clear()
+        self.common.own.clear()
         self.spread.clear()
         self.suspicion = Suspicion()
+
+    def _references(self) -> dict[str, Reference]:
+        return {
+            "own": self.shift.own,
+            "carried": self.shift.carried,
+            "own_common": self.common.own,
+            "carried_common": self.common.carried,
+            "spread": self.spread,
+        }
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
         return {
-            "own": list(self.own.values),
-            "carried": list(self.carried.values),
-            "spread": list(self.spread.values),
+            **{name: list(held.values) for name, held in self._references().items()},
             "waiting": [list(scores) for scores in self.waiting],
             "suspicion": list(self.suspicion),
             "age": self.age,
@@ -171,8 +225,7 @@ class Sequential:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from ``state``."""
-        for name in ("own", "carried", "spread"):
-            reference: Reference = getattr(self, name)
+        for name, reference in self._references().items():
             reference.clear()
             for value in state[name]:
                 reference.add(value)

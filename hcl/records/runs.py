@@ -25,7 +25,7 @@ was possible, or where the verdict does not look at this statistic, and infinite
 open. The names stand in the attribute ``names``, the one to show first first. The paper's rule has
 ``log_px``, ``log_pz`` and ``log_det``, sums over the batch that are scaled to the full batch size
 (epochs are cut into batches of nearly equal, not equal size); the calibrated detector has
-``mean_shift``, ``spread`` and ``evidence``; a new one brings its own.
+``mean_shift``, ``common_shift``, ``spread`` and ``evidence``; a new one brings its own.
 
 Its attributes, all of them text, are the fields of ``Run`` that are no arrays, and
 ``content_sha256`` over everything, so that a changed answer is refused, not scored. ``model`` is

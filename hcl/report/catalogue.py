@@ -291,6 +291,7 @@ STATISTICS: dict[str, str] = {
     "log_pz": "latent log-likelihood S₂",
     "log_det": "log-determinant S₃",
     "mean_shift": "shift of the class means",
+    "common_shift": "shift of their mean",
     "spread": "spread around the class means",
     "evidence": "evidence of a change E",
 }

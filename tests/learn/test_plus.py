@@ -272,7 +272,7 @@ def test_the_trace_names_what_the_detector_looks_at():
     """The shift of the class means, their spread and the evidence, with their bounds."""
     made = watching()
     seen = made.observe(Batch(*samples(1))).evidence.statistics
-    assert list(seen) == ["mean_shift", "spread", "evidence"]
+    assert list(seen) == ["mean_shift", "common_shift", "spread", "evidence"]
     assert seen["mean_shift"].value > seen["mean_shift"].high  # so far is the other task
     assert seen["spread"].value > seen["spread"].high > seen["spread"].low
     assert 4 < seen["evidence"].value < seen["evidence"].high
