@@ -728,9 +728,10 @@ class HCLPlusClassifier(_StreamClassifier):
     @available_if(lambda self: self.rule != "ridge")
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """p(y | x), (n, K), summed over tasks; ``gaussians`` calibrates it on the stream."""
-        return self._answer(
+        found = self._answer(
             X, lambda model, x: self._learner.class_scores(self._scores(model, x)).softmax(1)
         )
+        return found[:, self._columns]
 
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
         """log p of Tukey's transform of x, (n,): every pair that was seen is as likely.

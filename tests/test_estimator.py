@@ -544,9 +544,9 @@ def test_a_label_that_was_never_seen_is_one_more_class(classifier):
     assert (again.predict(X) == classifier.predict(X)).all()
     again.partial_fit(X[:32], np.full(32, "d"))
     assert again.classes_.tolist() == ["a", "b", "c", "d"]
+    best = classifier.classes_[classifier.predict_proba(X).argmax(1)]
+    assert (best == classifier.predict(X)).all()
     if isinstance(classifier, HCLClassifier):
-        best = classifier.classes_[classifier.predict_proba(X).argmax(1)]
-        assert (best == classifier.predict(X)).all()
         drawn, labels = classifier.sample(50, y="b", random_state=0)
         assert (labels == "b").all()
         assert (classifier.predict(drawn) == "b").mean() > 0.8
