@@ -105,7 +105,19 @@ def _is_orphan(path: Path, pid: int, host: str | None) -> bool:
         return True
     except PermissionError:
         return False  # somebody else's
-    return False
+    return _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether a process is dead and only waits for its parent to ask how it ended.
+
+    Where nothing asks, as in a container without an init, it stays so and keeps its number.
+    """
+    try:
+        said = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:  # another system, or gone by now
+        return False
+    return said.rpartition(b")")[2].split()[:1] == [b"Z"]  # the name before may hold anything
 
 
 def _sync(path: Path) -> None:

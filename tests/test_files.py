@@ -175,6 +175,19 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_writes_stays(tmp_
     assert not (tmp_path / foreign).exists()
 
 
+def test_what_a_zombie_left_goes(tmp_path: Path) -> None:
+    """Dead, with a number that is still taken: its parent, this test, has not asked for it yet."""
+    process = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    left = tmp_path / f".out.{process.pid}@{files._HOST}.part"
+    left.touch()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        files.remove_orphans(tmp_path / "out")
+        assert not left.exists()
+    finally:
+        process.communicate()
+
+
 def test_a_folder_that_stepped_aside_for_one_that_never_came_is_put_back(tmp_path: Path) -> None:
     aside = tmp_path / f".out.{dead_pid()}.previous"
     aside.mkdir()

@@ -55,7 +55,7 @@ def test_a_kill_loses_at_most_the_last_request(model: Path, tmp_path: Path) -> N
             assert learned <= there <= learned + 1
             teacher = threading.Thread(target=teach_until_it_dies, args=(client, acknowledged))
             teacher.start()
-            while not acknowledged:
+            while not acknowledged and teacher.is_alive():
                 time.sleep(0.01)
             time.sleep(seconds)
             server.kill()

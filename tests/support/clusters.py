@@ -36,7 +36,7 @@ def three_nodes() -> Iterator[Any]:
     try:
         for cores in (0, 1, 1):
             add_node(cluster, folder, cores)
-        cluster.wait_for_nodes()
+        cluster.wait_for_nodes(timeout=120)
         yield cluster
     finally:
         for node in cluster.list_all_nodes():

@@ -90,7 +90,7 @@ def diverging(order: Order) -> Order:
     return Order.of(dataclasses.replace(order.job, training=training, flow=flow), order.files)
 
 
-def wait_for(what: Any, seconds: float = 60.0) -> None:
+def wait_for(what: Any, seconds: float = 300.0) -> None:
     """Return when ``what()`` holds; fail the test where it never does."""
     until = time.monotonic() + seconds
     while not what():

@@ -18,6 +18,7 @@ from hcl.sweep.local import Processes
 from hcl.sweep.planning import Order, Paces
 from hcl.sweep.running import Display, in_words, summary, sweep
 from hcl.train.store import Entry
+from tests.support.held import hold
 from tests.support.imports import ROOT
 from tests.support.projects import environment
 from tests.support.sweeps import (
@@ -30,7 +31,8 @@ from tests.support.sweeps import (
     write_grid,
 )
 
-LONG = 60  # epochs: some seconds, enough to be caught in the middle
+LONG = 20  # epochs, with 120 checkpoints
+HELD = 10  # checkpoints after which a run that is to be killed waits for that
 
 
 @pytest.fixture
@@ -94,12 +96,14 @@ def test_a_fault_of_the_code_is_one_line_and_its_traceback_a_file(
 
 @pytest.mark.slow
 def test_a_killed_process_is_a_failure_and_its_run_goes_on_from_its_checkpoint(
-    folder: Path,
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = with_steps(orders_in(folder, "hcl-fr")[0], LONG)
     others = orders_in(folder, "adam")
     engine = _Killing(victim, Path("store"))
-    outcome = sweep([victim, *others], engine, Path("store"))
+    with monkeypatch.context() as patched:
+        hold(patched, HELD, Path("store") / victim.fingerprint)
+        outcome = sweep([victim, *others], engine, Path("store"))
     assert engine.killed
     assert outcome.trained == 2
     assert [(str(order), failure.why) for order, failure in outcome.failures] == [
@@ -144,10 +148,13 @@ class _Killing:
 SCRIPT = """
 import sys
 from pathlib import Path
+from pytest import MonkeyPatch
 from hcl.sweep.local import Processes
 from hcl.sweep.running import sweep
+from tests.support.held import hold
 from tests.support.sweeps import orders_in, with_steps
 
+hold(MonkeyPatch(), {held})
 orders = [with_steps(order, {long}) for order in orders_in(Path(), "adam")]
 sweep(orders, Processes(jobs=2), Path("store"), paces=None)
 """
@@ -161,7 +168,7 @@ def test_a_sweep_that_is_stopped_takes_its_processes_along_and_goes_on(
     orders = [with_steps(order, LONG) for order in orders_in(folder, "adam")]
     checkpoints = [Entry(Path("store") / order.fingerprint).checkpoint for order in orders]
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(long=LONG)], env=environment(ROOT)
+        [sys.executable, "-c", SCRIPT.format(long=LONG, held=HELD)], env=environment(ROOT)
     )
     wait_for(lambda: all(path.exists() for path in checkpoints))
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from hcl.train.loop import Job
 from hcl.train.store import Entry
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
 from tests.support.digits import pixel_benchmark
+from tests.support.held import hold
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +44,7 @@ METHODS = {
     "curl": CurlMethod(encoder=(16,), decoder=(16,), latents=4),
 }
 KILLS = 3
+HELD = 6  # new checkpoints of the 25 that a run may write before it waits to be killed
 
 
 def make_job(name: str) -> Job:
@@ -51,18 +54,24 @@ def make_job(name: str) -> Job:
     return Job(tasks, embeddings, name, METHODS[name], flow, training, seed=5)
 
 
-def start(job: Job, folder: Path) -> multiprocessing.Process:
+def start(job: Job, folder: Path, target: Any = train_into) -> multiprocessing.Process:
     """A real process; forked, because torch is imported here already."""
-    process = multiprocessing.get_context("fork").Process(target=train_into, args=(job, folder))
+    process = multiprocessing.get_context("fork").Process(target=target, args=(job, folder))
     process.start()
     return process
+
+
+def train_for_a_while(job: Job, folder: Path) -> None:
+    """However fast the machine, the run is not finished before it is killed."""
+    hold(pytest.MonkeyPatch(), HELD)
+    train_into(job, folder)
 
 
 def kill_after_a_new_checkpoint(job: Job, folder: Path, delay: float) -> bool:
     """Let the run come past its next checkpoint and kill it; whether it was caught unfinished."""
     checkpoint = Entry(folder).checkpoint
     before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-    process = start(job, folder)
+    process = start(job, folder, train_for_a_while)
     while process.is_alive():
         if checkpoint.exists() and checkpoint.stat().st_mtime_ns != before:
             time.sleep(delay)
