@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import sys
 from collections.abc import Iterator
 
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from hcl.errors import HCLError
 from hcl.learn.settings import Device
@@ -45,6 +47,15 @@ def full_precision() -> Iterator[None]:
         yield
 
 
+@functools.lru_cache(maxsize=1)
+def _pools(modules: int) -> ThreadpoolController:
+    """The libraries with threads of their own, while no further one came with a module.
+
+    To look for them takes milliseconds, as long as a small batch.
+    """
+    return ThreadpoolController()
+
+
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """One thread, and no denormals: the same result alone or beside other runs, and faster.
@@ -56,7 +67,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     try:
-        with threadpool_limits(1):
+        with _pools(len(sys.modules)).limit(limits=1):
             yield
     finally:
         torch.set_num_threads(threads)
