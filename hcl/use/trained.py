@@ -419,7 +419,6 @@ class Trained:
         for name, label in zip(part.names, part.y.tolist(), strict=True):
             row[label][name] = row[label].get(name, 0) + 1
 
-
     def _add_classes(self, count: int) -> None:
         """``count`` more, from the batch on that brings them."""
         if count > 0:
