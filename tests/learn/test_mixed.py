@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from hcl.errors import HCLError
 from hcl.learn.belonging import Belonging
 from hcl.learn.flow.detection import DetectionSettings
 from hcl.learn.flow.settings import FlowMethod, FunctionalSettings
+from hcl.learn.moments import Moments
+from hcl.learn.plus.settings import GaussiansRule, PlusMethod, RidgeRule
+from hcl.learn.plus.whose import Whose
 from hcl.learn.settings import TrainingSettings
 from hcl.model.settings import FlowSettings
 from hcl.records.tasks import Shown
@@ -80,6 +84,52 @@ def test_inferring_whose_a_sample_is_helps():
     mixed, whole = overall(job("sample")), overall(job("batch"))
     assert mixed > whole + 0.05, (mixed, whole)
     assert mixed > 0.8
+
+
+@pytest.mark.parametrize("rule", [GaussiansRule(), RidgeRule()])
+def test_inferring_whose_a_sample_is_helps_the_measured_gaussians(rule):
+    made = {
+        belongs: dataclasses.replace(
+            job("batch"),
+            method=PlusMethod(power=1.0, projections=0, rule=rule, belongs=belongs),
+        )
+        for belongs in ("sample", "batch")
+    }
+    mixed, whole = overall(made["sample"]), overall(made["batch"])
+    assert mixed > whole + 0.02, (mixed, whole)
+
+
+def test_a_sample_that_no_measured_task_knows_is_the_current_one_s():
+    generator = torch.Generator().manual_seed(0)
+    moments, whose = Moments(4, torch.device("cpu")), Whose()
+    moments.add_classes(2)
+    y = torch.arange(100) % 2
+    z = 10.0 * y[:, None] + torch.randn(100, 4, generator=generator)
+    for part in range(0, 100, 20):
+        some = slice(part, part + 20)
+        assert whose.own(z[some], y[some], moments, 2, 0).all()
+        moments.add(z[some], y[some])
+    moments.add_classes(2)  # a task of which nothing is known yet
+    far = z[:20] + 40.0
+    assert whose.own(far, y[:20], moments, 2, 1).all()
+    assert whose.own(z[:20], y[:20], moments, 2, 1).float().mean() < 0.3
+    other = Whose()
+    other.restore(whose.state())
+    assert torch.equal(other.belonging.levels[0], whose.belonging.levels[0])
+    moments.add(far, 2 + y[:20])
+    assert whose.own(far, y[:20], moments, 2, 1).all()
+    assert not whose.own(z[:20], y[:20], moments, 2, 1).all()
+
+
+def test_samples_without_a_label_can_t_be_inferred():
+    made = job("batch")
+    shown = dataclasses.replace(made.benchmark.shown, labelled=0.5)
+    method = PlusMethod(projections=0, unlabelled=1.0, belongs="sample")
+    made = dataclasses.replace(
+        made, method=method, benchmark=dataclasses.replace(made.benchmark, shown=shown)
+    )
+    with pytest.raises(HCLError, match="belongs: is sample, and unlabelled 1"):
+        train_seed(made)
 
 
 def test_most_samples_are_given_to_their_task():
