@@ -251,6 +251,15 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         """The current task."""
         return self._learner.task
 
+    @property
+    def can_judge_(self) -> bool:
+        """Whether the next batch can be judged; a change before that is not noticed."""
+        detector = self._detector()
+        if detector is not None:
+            return detector.can_judge
+        watching = self._learner.detector
+        return bool(watching.windows[self.task_].held >= watching.settings.minimum)
+
     def _validate(
         self, X: ArrayLike, y: ArrayLike, first: bool, min_samples: int = 1
     ) -> tuple[NDArray[np.float32], NDArray]:
@@ -338,7 +347,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         parts = []
         with torch.no_grad():
             for start in range(0, len(samples), 1024):
-                x = torch.from_numpy(samples[start : start + 1024]).double().to(device)
+                x = torch.tensor(samples[start : start + 1024], dtype=torch.float64, device=device)
                 parts.append(question(self._scorer[0], x))
         return torch.cat(parts).cpu().numpy()
 
@@ -439,6 +448,7 @@ class HCLClassifier(_StreamClassifier):
         n_tasks_: tasks so far.
         task_: the current one.
         n_batches_: batches seen so far.
+        can_judge_: whether enough is known to notice a change at the next batch.
         task_changes_: every change noticed, a list of ``TaskChange(batch, verdict, task)``.
     """
 
@@ -666,6 +676,7 @@ class HCLPlusClassifier(_StreamClassifier):
         n_tasks_: tasks so far.
         task_: the current one.
         n_batches_: batches seen so far.
+        can_judge_: whether enough is known to notice a change at the next batch.
         task_changes_: every change noticed, a list of ``TaskChange(batch, verdict, task)``; the
             batch is the one at which the detector was sure, mostly the new task's third.
     """
@@ -717,9 +728,10 @@ class HCLPlusClassifier(_StreamClassifier):
     @available_if(lambda self: self.rule != "ridge")
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """p(y | x), (n, K), summed over tasks; ``gaussians`` calibrates it on the stream."""
-        return self._answer(
+        found = self._answer(
             X, lambda model, x: self._learner.class_scores(self._scores(model, x)).softmax(1)
         )
+        return found[:, self._columns]
 
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
         """log p of Tukey's transform of x, (n,): every pair that was seen is as likely.

@@ -58,6 +58,7 @@ def command(
     """
     from hcl.errors import HCLError
     from hcl.files import check_file_to_write
+    from hcl.settings import did_you_mean
 
     options.check_there(model, "model file")
     check_file_to_write(out, "--out")
@@ -73,10 +74,15 @@ def command(
     before = trained.about
     sets = [learning.read_data(trained, path, epochs > 1) for path in data]
     learning.check(trained, sets, taken)
+    new = [name for each in sets for name in sorted(set(each.names)) if trained.is_new(name)]
+    known = trained.known_names
     changes = learning.learn(
         trained, sets, task=task, places=taken, epochs=epochs, in_order=in_order
     )
     trained.save(out)
+    for name in dict.fromkeys(new):
+        if name not in taken:
+            click.echo(f"a class that was never seen: {name}{did_you_mean(name, known)}")
     for change in changes:
         what = "a new task" if change.verdict == "new" else "a task came back"
         click.echo(f"batch {change.batch - before.batches + 1}: {what}, number {change.task + 1}")

@@ -544,9 +544,9 @@ def test_a_label_that_was_never_seen_is_one_more_class(classifier):
     assert (again.predict(X) == classifier.predict(X)).all()
     again.partial_fit(X[:32], np.full(32, "d"))
     assert again.classes_.tolist() == ["a", "b", "c", "d"]
+    best = classifier.classes_[classifier.predict_proba(X).argmax(1)]
+    assert (best == classifier.predict(X)).all()
     if isinstance(classifier, HCLClassifier):
-        best = classifier.classes_[classifier.predict_proba(X).argmax(1)]
-        assert (best == classifier.predict(X)).all()
         drawn, labels = classifier.sample(50, y="b", random_state=0)
         assert (labels == "b").all()
         assert (classifier.predict(drawn) == "b").mean() > 0.8
@@ -557,3 +557,30 @@ def test_labels_that_are_named_at_first_are_all_that_may_come():
     classifier = HCLPlusClassifier(projections=0).partial_fit(X, np.zeros(32), classes=[0, 1])
     with pytest.raises(ValueError, match="leave `classes` out"):
         classifier.partial_fit(X, np.full(32, 2))
+
+
+@pytest.mark.parametrize("detection", ["calibrated", "typical"])
+def test_whether_a_change_could_be_noticed_is_told(detection):
+    (X, y), *_ = stream()[0]
+    classifier = HCLClassifier(couplings=2, hidden=16, detection=detection, random_state=0)
+    classifier.partial_fit(X[:64], y[:64])
+    assert not classifier.can_judge_
+    for _ in range(2):
+        classifier.partial_fit(X, y)
+    assert classifier.can_judge_
+
+
+def test_what_is_noticed_does_not_depend_on_what_learns():
+    """The detector goes by the samples alone, so that no learner has a rate of its own."""
+    noticed = []
+    for classifier in (
+        HCLClassifier(couplings=2, hidden=16, random_state=0),
+        HCLClassifier(couplings=2, hidden=16, memory="generative", learning_rate=1e-4),
+        HCLPlusClassifier(projections=0, random_state=0),
+    ):
+        for X, y in stream()[0]:
+            for _ in range(2):
+                classifier.partial_fit(X, y)
+        noticed.append(classifier.task_changes_)
+    assert len(noticed[0]) == 4
+    assert noticed[0] == noticed[1] == noticed[2]

@@ -108,6 +108,14 @@ class Moments:
         self.gram.addmm_(waiting.T, waiting)
         self._filled = 0
 
+    def remove(self, z: Tensor, classes: Tensor) -> None:
+        """Take back samples (n, D) of ``classes`` that were taken in by ``add``."""
+        self._settle()
+        self.samples -= len(classes)
+        self.counts.index_add_(0, classes, -self.counts.new_ones(len(classes)))
+        self.sums.index_add_(0, classes, -z.double())
+        self.gram.addmm_(z.T, z, alpha=-1)
+
     def without(self, z: Tensor, classes: Tensor) -> Moments:
         """The moments as they were before samples (n, D) of ``classes``, taken in by ``add``."""
         self._settle()

@@ -595,7 +595,49 @@ def _changes_html(results: Sequence[Result]) -> str:
         "but taken for another task.",
         ["method", "found", "missed", "false", "misnamed", "delay", "recurring named"],
         rows,
+    ) + "".join(
+        f'<p class="note">{escape(label(r.method))}: {escape(said)}</p>'
+        for r in results
+        for said in _warnings(r)
     )
+
+
+def _warnings(result: Result) -> list[str]:
+    """What a detector missed, and where it could not judge."""
+    said = []
+    missed, true = (
+        sum(int(row[f"changes_{key}"]) for row in result.by_seed) for key in ("missed", "true")
+    )
+    if missed:
+        said.append(
+            f"{missed} of {true} changes were missed. What was missed was learned as part of "
+            "another task, and the accuracies are those of a learner that was wrong about its "
+            "tasks."
+        )
+    traces = [result.traces[seed] for seed in result.about["seeds"]]
+    segments = range(len(result.stream))
+    shortest = min(int((t.segment == j).sum()) for t in traces for j in segments)
+    window = (result.about["settings"]["method"]["detection"] or {}).get("window", 0)
+    if window >= shortest:
+        said.append(
+            f"its window of {window} batches is as long as a task or longer (the shortest is shown "
+            f"for {shortest}): what it goes by reaches back to a task's first batches."
+        )
+    for j in segments:
+        judged = sum(int(_judged(t)[t.segment == j].sum()) for t in traces)
+        batches = sum(int((t.segment == j).sum()) for t in traces)
+        if 2 * judged < batches:
+            said.append(
+                f"of the {batches} batches of segment {j + 1} it could judge {judged}: changes "
+                "there may be missed. Smaller batches help."
+            )
+    return said
+
+
+def _judged(trace: Trace) -> NDArray[np.bool_]:
+    """Whether there was a bound to judge each batch by, (B,)."""
+    _, low, high = trace.statistics[_shown(trace)].T
+    return np.isfinite(low) | np.isfinite(high)
 
 
 def _traces(results: Sequence[Result], folder: Path) -> str:

@@ -257,7 +257,7 @@ class Service:
         if not labels or len(x) != len(labels):
             raise HCLError(f"{len(x)} samples, but {len(labels)} labels. Give each its own.")
         for name in sorted(set(labels)):
-            self._check_label((places or {}).get(name, name))
+            self._check_label(name, places)
         trained = self._trained
         try:
             changes = trained.learn(x, labels, task, places)
@@ -277,9 +277,9 @@ class Service:
         self._write_stream(point)
         return point
 
-    def _check_label(self, name: str) -> None:
+    def _check_label(self, name: str, places: Mapping[str, str] | None) -> None:
         try:
-            self._trained.label_of(name)
+            self._trained.check_name(name, places)
         except HCLError as error:  # it names the option of ``hcl learn``; here it is a field
             raise HCLError(str(error).replace("--as ", "as ")) from None
 

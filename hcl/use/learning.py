@@ -104,7 +104,7 @@ def check(trained: Trained, data: Iterable[Data], places: Mapping[str, str]) -> 
     """An error for a class that is not known, before anything is learned."""
     for each in data:
         for name in sorted(set(each.names)):
-            trained.label_of(places.get(name, name))
+            trained.check_name(name, places)
 
 
 class _Array:

@@ -99,6 +99,7 @@ class Trained:
         self._given = None if about.given is None else list(about.given)
         self._changes = list(about.changes)
         self._samples, self._batches = about.samples, about.batches
+        self._num_classes = about.num_classes
         self._pairs: _Pairs | None = None  # made when asked
 
     @property
@@ -106,6 +107,7 @@ class Trained:
         """What the learner is, and what it has seen by now."""
         return dataclasses.replace(
             self._about,
+            num_classes=self._num_classes,
             names=tuple(tuple(map(dict, task)) for task in self._names),
             given=None if self._given is None else tuple(self._given),
             samples=self._samples,
@@ -247,12 +249,52 @@ class Trained:
 
     # Learning
 
+    @property
+    def grows(self) -> bool:
+        """Whether a class that was never seen is one more: where tasks bring new classes."""
+        return self._about.only_seen and hasattr(self.learner, "add_classes")
+
+    def is_new(self, name: str) -> bool:
+        """Whether no sample of a class of this name was learned, or waits to be."""
+        return not any(name in counts for row in self._names for counts in row) and (
+            name not in self._to_come()
+        )
+
+    def _to_come(self) -> dict[str, int]:
+        """The labels of classes of which samples wait, and none was learned."""
+        if self._waiting is None:
+            return {}
+        there = zip(self._waiting.names, self._waiting.y.tolist(), strict=True)
+        return {name: label for name, label in there if label >= self._num_classes}
+
+    def check_name(self, name: str, places: Mapping[str, str] | None = None) -> None:
+        """An error where samples of a class of this name can't be learned."""
+        if not self.grows or name in (places or {}):
+            self.label_of((places or {}).get(name, name))
+
+    def _labels_of(self, names: Sequence[str], places: Mapping[str, str]) -> dict[str, int]:
+        """The label of each name; of a new class the next, in the order in which they come.
+
+        So labels do not depend on where a stream is cut.
+        """
+        labels = dict(self._to_come())
+        following = max((self._num_classes, *(label + 1 for label in labels.values())))
+        for name in dict.fromkeys(names):
+            if name in labels:
+                continue
+            if self.grows and name not in places and self.is_new(name):
+                labels[name] = following
+                following += 1
+            else:
+                labels[name] = self.label_of(places.get(name, name))
+        return labels
+
     def label_of(self, name: str) -> int:
         """The label 0…K−1 that a class of this name is learned under."""
         labels = {k for row in self._names for k, counts in enumerate(row) if name in counts}
         if len(labels) == 1:
             return labels.pop()
-        known = sorted({n for row in self._names for counts in row for n in counts})
+        known = self.known_names
         if labels:
             raise HCLError(
                 f"the class {name!r} stood for different labels in different tasks, "
@@ -261,8 +303,14 @@ class Trained:
         listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
         raise HCLError(
             f"the class {name!r} is not known to this model{did_you_mean(name, known)}: {listed}. "
-            f"If it is a new task's, say whose place it takes: --as {name}=CLASS."
+            f"All its tasks have the same {self._num_classes} classes: if it is a new task's, say "
+            f"whose place it takes: --as {name}=CLASS."
         )
+
+    @property
+    def known_names(self) -> list[str]:
+        """The names of all classes of which samples were learned."""
+        return sorted({n for row in self._names for counts in row for n in counts})
 
     def learn(
         self,
@@ -282,6 +330,7 @@ class Trained:
             task: for a learner that is told: the task's number, 1 for its first; one more than
                 ``num_tasks`` begins a new one.
             places: for a class of a new name, the known class whose place it takes in its task.
+                Where tasks bring new classes (``grows``), one that is not named here is added.
 
         Returns:
             The changes of task that the learner noticed.
@@ -293,9 +342,7 @@ class Trained:
             return []
         if looks_back(self._about.method):
             raise NoArchive(self._about).refusal()
-        labels = {
-            name: self.label_of((places or {}).get(name, name)) for name in sorted(set(names))
-        }
+        labels = self._labels_of(names, places or {})
         number = self._number(task)
         new = _Waiting(
             torch.from_numpy(np.array(samples)),
@@ -353,6 +400,7 @@ class Trained:
         self._waiting = left if len(left.y) else None
 
     def _observe(self, part: _Waiting) -> None:
+        self._add_classes(int(part.y.max()) + 1 - self._num_classes)
         x, y = self._prepared(part.x.numpy()), part.y.to(self._device())
         if self._given is None:
             seen = self.learner.observe(Batch(x, y))
@@ -366,10 +414,18 @@ class Trained:
         self._batches += 1
         self._samples += len(part.names)
         while len(self._names) < self.learner.num_tasks:
-            self._names.append([{} for _ in range(self._about.num_classes)])
+            self._names.append([{} for _ in range(self._num_classes)])
         row = self._names[self.learner.task if self.learner.num_tasks else 0]
         for name, label in zip(part.names, part.y.tolist(), strict=True):
             row[label][name] = row[label].get(name, 0) + 1
+
+    def _add_classes(self, count: int) -> None:
+        """``count`` more, from the batch on that brings them."""
+        if count > 0:
+            self.learner.add_classes(count)  # type: ignore[attr-defined]
+            self._num_classes += count
+            for row in self._names:
+                row += [{} for _ in range(count)]
 
 
 class _Pairs:

@@ -63,7 +63,7 @@ def test_what_is_given_is_not_chosen():
     given = GaussiansRule(shrinkage=0.2, blend=0.1, temperature=3.0, regression=0.0)
     assert grid(given) == Grid((0.2,), (0.1,), (3.0,), (0.0,))
     choice = Choice(grid(given), SIZE, CPU)
-    assert not choice.is_due(10**6)
+    assert not choice.is_due(10**6, is_over=True)
     assert choice.best() == Chosen(0.2, 0.1, 3.0, 0.0)
     assert grid(GaussiansRule(rank=0)).blend == (0.0,)
 
@@ -76,7 +76,7 @@ def test_probabilities_are_calibrated_by_the_stream_where_samples_are_few_for_th
 
     x, true = among_noise(2000, seed=1)
     measured, moments = taught(*among_noise(640, seed=0), regression=0.0)
-    assert measured.choice.trials > 3
+    assert measured.choice.trials >= 3
     rule = measured.rule(moments)
     logits = rule(x)
     assert rule.chosen.temperature > 1
@@ -106,7 +106,12 @@ def test_a_second_epoch_is_no_news():
     assert sum(counts) <= sum(measured.spreads.counts) <= 320
     assert measured.choice.trials <= trials + 1  # what waited when the second began
     assert waiting < 256
-    assert len(measured.fingerprints.unique()) == 320
+    assert sum(measured.spreads.counts) == len(measured.fingerprints.unique()) == 320
+    measured.end_task(moments)
+    _, once = taught(z, pairs)
+    assert moments.samples == 320
+    assert torch.equal(moments.counts, once.counts)
+    torch.testing.assert_close(moments.covariance(0.1), once.covariance(0.1), rtol=0, atol=1e-5)
 
 
 def test_fingerprints_tell_samples_apart():
@@ -123,6 +128,7 @@ def test_a_block_of_pairs_that_are_hardly_known_is_no_test():
     z, pairs = stream(1024)
     old = pairs < 2
     measured, moments = taught(z[old], pairs[old])
+    measured.end_task(moments)
     trials = measured.choice.trials
     assert trials > 0
     measured.choice.tried = 0  # another is due
@@ -130,6 +136,55 @@ def test_a_block_of_pairs_that_are_hardly_known_is_no_test():
     moments.add(*block)
     measured.add(*block, moments)
     assert measured.choice.trials == trials
+
+
+def test_the_last_samples_of_a_task_are_a_test_whatever_is_known_of_other_pairs():
+    z, pairs = stream(1024)
+    old = pairs < 2
+    measured, moments = taught(z[old], pairs[old])
+    measured.end_task(moments)
+    trials, sums = measured.choice.trials, measured.choice.sums.clone()
+    for part, of in zip(z[~old][:192].split(32), pairs[~old][:192].split(32), strict=True):
+        moments.add(part, of)
+        measured.add(part, of, moments)
+    assert measured.choice.trials == trials  # young beside the others
+    waiting = sum(len(of) for _, of in measured.waiting)
+    counts = list(measured.spreads.counts)
+    measured.end_task(moments)
+    assert measured.choice.trials == trials + 1
+    assert measured.choice.tried == sum(counts)
+    assert waiting > 0
+    assert not measured.waiting
+    assert sum(measured.spreads.counts) == sum(counts) + waiting
+    assert (measured.choice.sums < sums).all()  # logarithms of probabilities were added
+
+
+def test_a_task_that_ends_at_once_is_no_test():
+    z, pairs = stream(400)
+    old = pairs < 2
+    measured, moments = taught(z[old], pairs[old])
+    measured.end_task(moments)
+    trials = measured.choice.trials
+    moments.add(z[~old][:40], pairs[~old][:40])
+    measured.add(z[~old][:40], pairs[~old][:40], moments)
+    measured.choice.tried = 0  # another is due
+    measured.end_task(moments)
+    assert measured.choice.trials == trials  # none of its pairs was known before
+    assert measured.choice.sums.isfinite().all()
+
+
+def test_samples_of_which_nothing_is_learned_yet_are_left_out_of_a_trial(monkeypatch):
+    z, pairs = stream(640)
+    found = []
+
+    def noted(self, before, lifted, of, is_over):
+        found.append((before, self.spreads.counts.copy()))
+
+    monkeypatch.setattr(Measured, "_try", noted)
+    taught(z, pairs)
+    for before, counts in found:
+        assert before.counts.tolist() == counts
+    assert found
 
 
 def test_what_waits_is_in_the_rule_and_stays_waiting():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from hcl.records import embeddings
 from hcl.train.loop import Job
+from hcl.train.saving import write_learner
 from hcl.use.trained import load
 from stages.learn import command
 from tests.support.drawn import draw, make_model
@@ -76,6 +78,25 @@ def test_what_was_noticed_is_said_and_a_new_task_has_its_names(blobs: Path) -> N
     found = trained.predict(np.load(blobs / "far.npz")["x"])
     assert set(found.name) <= {"gorse", "hazel"}
     assert load(out).about.changes[-1].batch * 32 > 500
+
+
+def test_a_class_that_a_growing_model_never_saw_is_said(blobs: Path) -> None:
+    grown = dataclasses.replace(load(blobs / "model").about, only_seen=True)
+    write_learner(blobs / "growing", grown, load(blobs / "model").learner)
+    x = np.load(blobs / "far.npz")["x"]
+    np.savez(blobs / "news.npz", x=x, y=np.resize(["gorse", "brich"], len(x)))
+    data = ("--data", blobs / "news.npz", "--in-order")
+    result = run(blobs, *data, "--out", blobs / "grown", model="growing")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[:2] == [
+        "a class that was never seen: brich (did you mean 'birch'?)",
+        "a class that was never seen: gorse",
+    ]
+    assert load(blobs / "grown").about.num_classes == 4
+    placed = (*data, "--as", "gorse=ash", "--as", "brich=birch", "--out", blobs / "placed")
+    result = run(blobs, *placed, model="growing")
+    assert "never seen" not in result.stdout
+    assert load(blobs / "placed").about.num_classes == 2
 
 
 def test_a_stream_that_was_recorded_is_taken_in_its_order(blobs: Path) -> None:

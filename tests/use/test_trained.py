@@ -284,8 +284,8 @@ def test_a_file_that_contradicts_itself_is_named(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["hcl-fr", "hcl-fr-ta", "hcl-plus", "slda"])
-def test_classes_that_come_with_their_tasks_have_their_own_names(folder: Path, name: str) -> None:
+def train_with_own_labels(folder: Path, name: str) -> Job:
+    """A model of which each task brought two classes more."""
     embeddings, benchmark = own_labels(train=96, test=20)
     attributes = {**embeddings["blobs"].attributes, "classes": json.dumps(NAMES)}
     named = {"blobs": dataclasses.replace(embeddings["blobs"], attributes=attributes)}
@@ -293,6 +293,13 @@ def test_classes_that_come_with_their_tasks_have_their_own_names(folder: Path, n
     with one_thread():
         run, learner = train_seed(made)
         write_learner(folder / "own", about_run(made, run, learner), learner)
+    return made
+
+
+@pytest.mark.parametrize("name", ["hcl-fr", "hcl-fr-ta", "hcl-plus", "slda"])
+def test_classes_that_come_with_their_tasks_have_their_own_names(folder: Path, name: str) -> None:
+    made = train_with_own_labels(folder, name)
+    benchmark = made.benchmark
     trained = load(folder / "own")
     assert [trained.label_of(each) for each in NAMES] == list(range(6))
     assert set(trained.classes) <= set(NAMES)
@@ -301,6 +308,43 @@ def test_classes_that_come_with_their_tasks_have_their_own_names(folder: Path, n
     assert set(answers.name) <= set(NAMES)
     trained.save(folder / "again")
     assert (folder / "again").read_bytes() == (folder / "own").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["hcl-gr", "hcl-fr-auto", "hcl-plus", "ncm", "slda", "ranpac"])
+def test_a_class_that_was_never_seen_is_one_more(folder: Path, name: str) -> None:
+    made = train_with_own_labels(folder, name)
+    x = samples(made)[made.benchmark.tasks[0].train.rows[:80]] + 30
+    x[1::2] -= 60
+    y = ["hazel", "gorse"] * 40
+    whole = load(folder / "own")
+    task = 4 if whole.is_told else None
+    before = whole.predict(samples(made)[:60])
+    for _ in range(4):
+        whole.learn(x, y, task)
+    whole.save(folder / "whole")
+    (folder / "cut").write_bytes((folder / "own").read_bytes())
+    for start, stop in ((0, 1), (1, 31), (31, 70), (70, 320)):
+        part = load(folder / "cut")
+        some = np.arange(start, stop) % 80
+        part.learn(x[some], [y[i] for i in some], task)
+        part.save(folder / "cut")
+    assert (folder / "cut").read_bytes() == (folder / "whole").read_bytes()
+    trained = load(folder / "whole")
+    assert (trained.about.num_classes, trained.label_of("hazel")) == (8, 6)
+    assert trained.classes[-2:] == ["hazel", "gorse"]
+    if name in ("hcl-gr", "hcl-fr-auto"):  # ten steps are too few for a flow
+        return
+    assert trained.predict(x).name == y
+    after = trained.predict(samples(made)[:60])
+    assert np.mean(np.array(after.name) == before.name) > 0.9
+    with pytest.raises(HCLError, match="'birhc' is not known"):
+        trained.learn(x, y, task, places={"gorse": "birhc"})
+
+
+def test_a_network_of_a_fixed_size_takes_no_more_classes(folder: Path) -> None:
+    train_with_own_labels(folder, "curl")
+    with pytest.raises(HCLError, match="'gorse' is not known"):
+        load(folder / "own").learn(np.zeros((2, 64)), ["gorse", "ash"], 1)
 
 
 def test_about_says_what_the_learner_saw(folder: Path) -> None:

@@ -33,6 +33,9 @@ class ClosedForm(Protocol):
     def probabilities(self, x: NDArray) -> FloatArray:
         """(n, C), of the same classes, as far as the scores tell: rows sum to 1."""
 
+    def renumber(self, numbers: IntArray) -> None:
+        """Class c is ``numbers[c]`` from now on; numbers between have no samples."""
+
     def state(self) -> dict[str, FloatArray]:
         """The sums, for a checkpoint."""
 
@@ -60,6 +63,13 @@ class _ClassSums:
         np.add.at(self.counts, labels, 1.0)
         one_hot = np.eye(len(self.counts))[labels]
         self.sums += one_hot.T @ x
+
+    def renumber(self, numbers: IntArray) -> None:
+        there = numbers[: len(self.counts)]
+        counts, sums = self.counts, self.sums
+        self.counts = np.zeros(there.max(initial=-1) + 1)
+        self.sums = np.zeros((len(self.counts), sums.shape[1]))
+        self.counts[there], self.sums[there] = counts, sums
 
     def means(self) -> FloatArray:
         return self.sums / np.maximum(self.counts, 1.0)[:, None]
@@ -93,6 +103,10 @@ class NearestMean:
     def probabilities(self, x: NDArray) -> FloatArray:
         """Bayes' rule with N(μ_c, I), whatever the samples' own spread: it measures none."""
         return _softmax(self.scores(x))
+
+    def renumber(self, numbers: IntArray) -> None:
+        """Give classes other numbers."""
+        self._classes.renumber(numbers)
 
     def state(self) -> dict[str, FloatArray]:
         """The class sums."""
@@ -143,6 +157,11 @@ class StreamingLDA:
         within[np.diag_indices_from(within)] += self._shrinkage * max(variance, 1e-12)
         weights = cho_solve(cho_factor(within, lower=True), means.T)  # (D, C)
         return weights, -0.5 * (weights * means.T).sum(0)
+
+    def renumber(self, numbers: IntArray) -> None:
+        """Give classes other numbers."""
+        self._classes.renumber(numbers)
+        self._weights = None
 
     def state(self) -> dict[str, FloatArray]:
         """The class sums and G."""
@@ -196,6 +215,11 @@ class RandomProjectionRidge:
     def probabilities(self, x: NDArray) -> FloatArray:
         """The scores, which estimate indicators, as shares: below 0 counts as 0."""
         return shares(torch.from_numpy(self.scores(x))).numpy()
+
+    def renumber(self, numbers: IntArray) -> None:
+        """Give classes other numbers."""
+        self._classes.renumber(numbers)
+        self._weights = None
 
     def state(self) -> dict[str, FloatArray]:
         """The class sums and G."""

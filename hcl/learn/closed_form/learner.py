@@ -62,6 +62,12 @@ class ClosedFormLearner:
         self.form.observe(batch.x.numpy(), self.task * self.num_classes + batch.y.numpy())
         return Observation()
 
+    def add_classes(self, count: int) -> None:
+        """``count`` more classes may come from now on, in every task."""
+        pairs = np.arange(self.num_tasks * self.num_classes)
+        self.form.renumber(pairs + pairs // self.num_classes * count)
+        self.num_classes += count
+
     def predict(self, x: Tensor) -> Prediction:
         """The pair with the highest score, as class and task."""
         pair = self.form.scores(x.numpy()).argmax(1)

@@ -9,13 +9,17 @@ T is there because D features are not as independent of each other as a Gaussian
 nearly every answer is given with probability 1.
 
 A sample that was not learned yet is a test that costs nothing (prequential: Dawid, 1984). Samples
-wait in blocks before they are taken into the covariances. Whenever as many samples again have
-come, the block that waits is left out of all sums, every combination of the numbers on a grid is
-asked for log p of the true pair, and the mean over the block is added up, weighed by the number of
-samples that stood behind the answers: what comes late is nearest to what will be asked. A block
-most of whose pairs are hardly known yet says little of what they will be, and is passed over. The
-combination with the highest sum is taken. No second pass, no held-out set, nothing set by hand for
-a data set.
+wait in two blocks before they are taken into the covariances. When a task is over, what waits is
+left out of all sums, every combination of the numbers on a grid is asked for log p of the true
+pair, and the logarithms are added up, weighed by the number of samples that stood behind the
+answers: what comes late is nearest to what will be asked. The combination with the highest sum is
+taken. No second pass, no held-out set, nothing set by hand for a data set.
+
+The end of a task is the time, because the pairs of the test then have as many samples as they will
+have. A pair of which little is known yet asks for one covariance for all, and would choose that for
+ever. Within a task a block is tried as well, whenever as many samples again have come, where most
+of its pairs have as many samples as pairs have on average: a stream without changes has no end of a
+task.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import torch
 from torch import Tensor
 
 GROWTH = 2  # samples so far, over those at the last trial, at which another is due
+GROWTH_OF_TASKS = 1.1  # the same, where a task is over
 FIRST = 64  # samples before the first trial
 
 
@@ -35,7 +40,7 @@ class Grid:
     """Values that are tried. One value alone is not chosen, but given."""
 
     shrinkage: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.5)  # ε
-    blend: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)  # a
+    blend: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # a
     temperature: tuple[float, ...] = (1.0, 1.5, 2.2, 3.4, 5.0, 7.5, 11.0, 16.0, 24.0, 36.0)  # T
     weight: tuple[float, ...] = (0.0, 2.0, 4.0, 8.0, 16.0)  # w
 
@@ -76,10 +81,11 @@ class Choice:
         self.tried = 0  # samples that had come at the last trial
         self.trials = 0
 
-    def is_due(self, samples: int) -> bool:
-        """Whether to try again after so many samples."""
+    def is_due(self, samples: int, is_over: bool) -> bool:
+        """Whether to try again after so many samples, at the end of a task or within it."""
         given = self.pooled.shape[0] == self.sums.numel() == 1
-        return not given and samples >= max(FIRST, GROWTH * self.tried)
+        growth = GROWTH_OF_TASKS if is_over else GROWTH
+        return not given and samples >= max(FIRST, growth * self.tried)
 
     def best_shrinkage(self) -> float:
         """ε."""

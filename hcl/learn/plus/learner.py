@@ -180,6 +180,7 @@ class PlusLearner:
         """Go to another task; the snapshot is what was learned so far."""
         if task == self.task:
             return
+        self.measured.end_task(self.moments)
         learns = self.settings.flow
         if self.task >= 0 and isinstance(learns, LearnsAll):
             if self.snapshot is None:

@@ -2,7 +2,7 @@
 
 Samples wait in a block before they are taken into the pairs' covariances, so that they can be a
 test first (``hcl.learn.plus.choosing``). A sample that comes again, in a second epoch, is no test
-and no news: it is known by a fingerprint of 8 bytes, and passed over here.
+and no news: it is known by a fingerprint of 8 bytes, passed over here and taken out of the sums.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from hcl.learn.plus.choosing import Choice, Chosen, Grid, log_posteriors
 from hcl.learn.plus.gaussians import Densities, Spreads
 from hcl.learn.plus.settings import GaussiansRule
 
-FEWEST = 32  # samples of a block; an eighth of all so far, up to BLOCK
-KNOWN = 0.5  # of the samples that pairs have on average: less, and a pair's samples are no test
+FEWEST = 32  # samples of a block; a sixth of the task's so far, up to BLOCK
+AGAIN = 8  # one in so many of a block: when more come again, an epoch is over
+KNOWN = 0.9  # of the samples that pairs have on average: less, and a pair's samples are no test
 REMEMBERED = 2**20  # fingerprints
 
 
@@ -65,7 +66,8 @@ class Measured:
         self.size = size
         self.spreads = Spreads(size, settings.rank, device)
         self.choice = Choice(grid(settings), size, device)
-        self.waiting: list[tuple[Tensor, Tensor]] = []  # φ and pairs, each sample fresh
+        self.waiting: list[tuple[Tensor, Tensor]] = []  # φ and pairs
+        self.taken = 0  # samples of the task so far that wait no longer
         self.fingerprints = torch.zeros(0, dtype=torch.int64, device=device)
 
     def add_classes(self, count: int) -> None:
@@ -79,24 +81,51 @@ class Measured:
         self.waiting = [(lifted, p + p // size * count) for lifted, p in self.waiting]
 
     def add(self, lifted: Tensor, pairs: Tensor, moments: Moments) -> None:
-        """Take in samples φ (n, D + M), which ``moments`` has taken in before."""
+        """Take in samples φ (n, D + M), which ``moments`` has taken in before.
+
+        Two blocks wait, so that there is always one to be a test when the task is over.
+        """
         self.waiting.append((lifted, pairs))
-        least = min(BLOCK, max(FEWEST, moments.samples // 8))
-        if sum(len(pairs) for _, pairs in self.waiting) >= least:
+        least = min(BLOCK, max(FEWEST, self.taken // 6))
+        if sum(len(pairs) for _, pairs in self.waiting) >= 2 * least:
+            self._settle(moments, least)
+
+    def end_task(self, moments: Moments) -> None:
+        """The samples that wait are the last of their task, at least for now."""
+        if self.waiting:
             self._settle(moments)
+        self.taken = 0
 
-    def _settle(self, moments: Moments) -> None:
-        """Try the block that waits, where a trial is due, and take it into the covariances."""
-        lifted, pairs, listed = self._fresh()
-        self.waiting.clear()
-        if not listed:
+    def _settle(self, moments: Moments, least: int | None = None) -> None:
+        """Try the samples that waited longest, where a trial is due, and take them in for good.
+
+        At ``least`` so many; without it all, because the task is over. Its first epoch is, too,
+        when samples come again: then its pairs have all the samples that they will have.
+        """
+        lifted, pairs, fresh = self._looked_at()
+        again = len(pairs) - len(fresh)
+        is_over = least is None or AGAIN * again >= len(pairs)
+        count, settled = 0, 0
+        while count < len(self.waiting) and (is_over or settled < (least or 0)):
+            settled += len(self.waiting[count][1])
+            count += 1
+        del self.waiting[:count]
+        self._remember(lifted[:settled])
+        rows = [row for row in fresh if row < settled]
+        if len(rows) < settled:
+            stale = sorted(set(range(settled)) - set(rows))
+            moments.remove(lifted[stale], pairs[stale])
+        if not rows:
             return
-        if self.choice.is_due(sum(self.spreads.counts)):
-            self._try(lifted, pairs, moments)
-        self.spreads.add(lifted[:, : self.size], listed, moments)
+        if self.choice.is_due(sum(self.spreads.counts), is_over):
+            unseen = [*rows, *range(settled, len(pairs))]
+            before = moments.without(lifted[unseen], pairs[unseen])
+            self._try(before, lifted[rows], pairs[rows], is_over)
+        self.spreads.add(lifted[rows, : self.size], [fresh[row] for row in rows], moments)
+        self.taken += len(rows)
 
-    def _fresh(self) -> tuple[Tensor, Tensor, list[int]]:
-        """The samples that wait and have not come before, and their pairs, also as a list.
+    def _looked_at(self) -> tuple[Tensor, Tensor, dict[int, int]]:
+        """All that waits, and the pair of each row of it that has not come before.
 
         One look for each block, where looks are not free.
         """
@@ -104,47 +133,58 @@ class Measured:
         pairs = torch.cat([pairs for _, pairs in self.waiting])
         marks = fingerprint(lifted[:, : self.size])
         known = torch.isin(marks, self.fingerprints)
-        self.fingerprints = torch.cat((self.fingerprints, marks))[-REMEMBERED:]
-        listed, stale = torch.stack((pairs, known.long())).tolist()
-        fresh = [row for row, old in enumerate(stale) if not old]
-        return lifted[fresh], pairs[fresh], [listed[row] for row in fresh]
+        rows: dict[int, tuple[int, int]] = {}  # by fingerprint: the first row that has it
+        for row, (mark, pair, old) in enumerate(torch.stack((marks, pairs, known)).T.tolist()):
+            if not old:
+                rows.setdefault(mark, (row, pair))
+        return lifted, pairs, dict(rows.values())
 
-    def _try(self, lifted: Tensor, pairs: Tensor, moments: Moments) -> None:
-        """Ask every combination of the numbers for samples that they have not seen."""
+    def _remember(self, lifted: Tensor) -> None:
+        marks = fingerprint(lifted[:, : self.size])
+        self.fingerprints = torch.cat((self.fingerprints, marks))[-REMEMBERED:]
+
+    def _try(self, before: Moments, lifted: Tensor, pairs: Tensor, is_over: bool) -> None:
+        """Ask every combination of the numbers for samples that none of them has seen.
+
+        Args:
+            before: the moments without these samples.
+            lifted: φ of the samples.
+            pairs: of the samples.
+            is_over: whether their task is over; if not, pairs that are young beside the others
+                are passed over.
+        """
+        choice = self.choice
         counts = torch.tensor(self.spreads.counts, dtype=torch.float64, device=pairs.device)
-        equal = counts[pairs] >= KNOWN * counts[counts > 0].mean()
-        if 2 * equal.sum() < len(pairs):
+        least = 1.0 if is_over else KNOWN * counts[counts > 0].mean()
+        grown = counts[pairs] >= least
+        if 2 * grown.sum() < len(pairs):
             return
-        before = moments.without(lifted, pairs)
-        lifted, pairs = lifted[equal], pairs[equal]
-        z, choice = lifted[:, : self.size], self.choice
+        lifted, pairs = lifted[grown], pairs[grown]
+        choice.trials += 1
+        choice.tried = sum(self.spreads.counts)
+        weight = choice.tried * len(pairs)
+        z = lifted[:, : self.size]
         scores = torch.zeros(len(pairs), len(counts), device=z.device)
         alone = dataclasses.replace(choice.grid, weight=(0.0,))
         for number, shrinkage in enumerate(choice.grid.shrinkage):
             found = before.gaussian_scores(shrinkage, self.size)(z)
-            sums = log_posteriors(found, scores, pairs, alone)
-            choice.pooled[number] += before.samples * sums[:, 0]
+            choice.pooled[number] += weight * log_posteriors(found, scores, pairs, alone)[:, 0]
         if choice.grid.weight != (0.0,):
             found = before.ridge_scores(self.settings.penalty)(lifted)
             scores = found.masked_fill(before.counts == 0, 0.0)
-        choice.trials += 1
-        choice.tried = before.samples
         densities = Densities(before, self.spreads, None, choice.best_shrinkage())
         distances = densities.distances(z)
         for number, blend in enumerate(choice.grid.blend):
             found = densities.scores(distances, blend)
-            sums = log_posteriors(found, scores, pairs, choice.grid)
-            choice.sums[number] += before.samples * sums
+            choice.sums[number] += weight * log_posteriors(found, scores, pairs, choice.grid)
 
     def rule(self, moments: Moments) -> Rule:
         """What has been learned so far, solved; what waits is in it."""
         chosen = self.choice.best()
         waiting = None
         if self.waiting:
-            marked = self.fingerprints
-            lifted, _, listed = self._fresh()
-            self.fingerprints = marked
-            waiting = lifted[:, : self.size], listed
+            lifted, _, fresh = self._looked_at()
+            waiting = lifted[list(fresh), : self.size], list(fresh.values())
         densities = Densities(moments, self.spreads, waiting, chosen.shrinkage)
         ridge = moments.ridge_scores(self.settings.penalty) if chosen.weight else None
         return Rule(densities, ridge, chosen)
@@ -155,6 +195,7 @@ class Measured:
             "spreads": self.spreads.state(),
             "choice": self.choice.state(),
             "waiting": [list(part) for part in self.waiting],
+            "taken": self.taken,
             "fingerprints": self.fingerprints,
         }
 
@@ -163,6 +204,7 @@ class Measured:
         self.spreads.restore(state["spreads"])
         self.choice.restore(state["choice"])
         self.waiting = [(lifted, pairs) for lifted, pairs in state["waiting"]]
+        self.taken = state["taken"]
         self.fingerprints = state["fingerprints"].clone()
 
 
