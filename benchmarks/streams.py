@@ -1,8 +1,8 @@
 """The estimators on made streams: false alarms, changes missed, and what many tasks cost.
 
-    python benchmarks/estimators.py verdicts     # docs/detection/estimators.csv
-    python benchmarks/estimators.py many         # docs/detection/many_tasks.csv
-    python benchmarks/estimators.py new_tasks    # docs/detection/new_tasks.csv
+    python benchmarks/streams.py verdicts     # docs/detection/estimators.csv
+    python benchmarks/streams.py many         # docs/detection/many_tasks.csv
+    python benchmarks/streams.py new_tasks    # docs/detection/new_tasks.csv
 
 Two classes of 16 features, unit deviations, 32 samples a batch. ``verdicts`` are of the calibrated
 detector, which both classifiers hand their samples as they come, before anything is learned: what
