@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info
 
-from hcl.train import machine
+from hcl.train.machine import one_thread
 
 
 def threads() -> list[int]:
     return [pool["num_threads"] for pool in threadpool_info()]
 
 
-def test_libraries_are_looked_for_once_until_a_module_comes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looks, limits = [], []
-
-    class Watched(ThreadpoolController):
-        def __init__(self) -> None:
-            looks.append(len(sys.modules))
-            super().__init__()
-
-        def limit(self, **options: Any) -> Any:
-            limits.append(options)
-            return super().limit(**options)
-
-    with machine.one_thread():  # what is imported at the first use is there now
-        threads()
-    monkeypatch.setattr(machine, "ThreadpoolController", Watched)
-    machine._pools.cache_clear()
+def test_one_thread_within_and_as_many_as_before_behind() -> None:
     before = threads()
-    for _ in range(3):
-        with machine.one_thread():
-            assert set(threads()) == {1}
-        assert threads() == before
-    assert len(looks) == 1
-    assert limits == 3 * [{"limits": 1}]
-    monkeypatch.setitem(sys.modules, "one_more", sys)
-    with machine.one_thread():
+    with one_thread():
+        assert set(threads()) == {1}
+    assert threads() == before
+
+
+def test_libraries_are_not_looked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with one_thread():  # what is imported at the first use is there now
         pass
-    assert len(looks) == 2
-    machine._pools.cache_clear()
+    looks: list[Any] = []
+    monkeypatch.setattr(ThreadpoolController, "__init__", lambda self: looks.append(self))
+    for _ in range(3):
+        with one_thread():
+            pass
+    assert looks == []
