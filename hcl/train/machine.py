@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import sys
 from collections.abc import Iterator
 
 import torch
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+from threadpoolctl import get_cached_controller  # type: ignore[import-untyped]
 
 from hcl.errors import HCLError
 from hcl.learn.settings import Device
@@ -47,15 +45,6 @@ def full_precision() -> Iterator[None]:
         yield
 
 
-@functools.lru_cache(maxsize=1)
-def _pools(modules: int) -> ThreadpoolController:
-    """The libraries with threads of their own, while no further one came with a module.
-
-    To look for them takes milliseconds, as long as a small batch.
-    """
-    return ThreadpoolController()
-
-
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """One thread, and no denormals: the same result alone or beside other runs, and faster.
@@ -67,7 +56,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     try:
-        with _pools(len(sys.modules)).limit(limits=1):
+        # Cached: to look for libraries with threads takes as long as a small batch.
+        with get_cached_controller().limit(limits=1):
             yield
     finally:
         torch.set_num_threads(threads)

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import sys
+from typing import Any
 
 import pytest
-from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_info
 
-from hcl.train import machine
+from hcl.train.machine import one_thread
 
 
-def test_libraries_are_looked_for_once_until_a_module_comes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looks = []
+def threads() -> list[int]:
+    return [pool["num_threads"] for pool in threadpool_info()]
 
-    class Watched(ThreadpoolController):
-        def __init__(self) -> None:
-            looks.append(len(sys.modules))
-            super().__init__()
 
-    monkeypatch.setattr(machine, "ThreadpoolController", Watched)
-    machine._pools.cache_clear()
-    with threadpool_limits(2):
-        for _ in range(3):
-            with machine.one_thread():
-                assert {pool["num_threads"] for pool in threadpool_info()} == {1}
-            assert {pool["num_threads"] for pool in threadpool_info()} == {2}
-    assert len(looks) == 1
-    monkeypatch.setitem(sys.modules, "one_more", sys)
-    with machine.one_thread():
+def test_one_thread_within_and_as_many_as_before_behind() -> None:
+    before = threads()
+    with one_thread():
+        assert set(threads()) == {1}
+    assert threads() == before
+
+
+def test_libraries_are_not_looked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with one_thread():  # what is imported at the first use is there now
         pass
-    assert len(looks) == 2
-    machine._pools.cache_clear()
+    looks: list[Any] = []
+    monkeypatch.setattr(ThreadpoolController, "__init__", lambda self: looks.append(self))
+    for _ in range(3):
+        with one_thread():
+            pass
+    assert looks == []
