@@ -40,7 +40,8 @@ USUAL_SEEDS = "3"  # said once, above the tables
 ORDER = (
     *("adam", "mtl", "er", "curl", "hcl-gr", "hcl-fr", "hcl-gr-ta", "hcl-fr-ta"),
     *("hcl-fr-trimmed-ta", "hcl-fr-measured", "hcl-fr-measured-ta"),
-    *("ncm", "slda", "ranpac", "hcl-plus", "hcl-plus-ta"),
+    *("ncm", "slda", "ranpac", "ranpac-10000", "hcl-plus-ridge", "hcl-plus-ridge-ta"),
+    *("hcl-plus", "hcl-plus-ta", "joint"),
 )
 PAPERS = ORDER[:8]
 

@@ -99,7 +99,16 @@ def score(run: Run, benchmark: Benchmark) -> Scores:
         class_accuracy=metrics.class_accuracy(answered, k, task, *sizes),
         confusion=metrics.confusion(pair, paired, k, task, *sizes),
         calibration_error=calibration,
+        nearest=_medians(run),
     )
+
+
+def _medians(run: Run) -> tuple[float, float] | None:
+    """Over all pairs, the median distance to the nearest training sample: draws, test samples."""
+    if run.nearest is None or np.isnan(run.nearest).all(axis=(1, 2, 3)).any():
+        return None
+    drawn, real = (float(np.nanmedian(distances)) for distances in run.nearest)
+    return drawn, real
 
 
 def _within_tasks(
@@ -153,6 +162,10 @@ def summarise(scores: Sequence[Scores]) -> dict[str, Any]:
     calibration = [s.calibration_error for s in scores]
     if not any(math.isnan(error) for error in calibration):
         summary["calibration_error"] = _summary(calibration, percent=True)
+    near = [s.nearest for s in scores if s.nearest is not None]
+    if near:
+        drawn, real = zip(*near, strict=True)
+        summary["nearest"] = {"draws": _summary(drawn), "test_samples": _summary(real)}
     changes = [s.changes for s in scores if s.changes is not None]
     if changes:
         summary["changes"] = {

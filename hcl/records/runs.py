@@ -15,6 +15,9 @@ Layout (``hcl-run/4``, HDF5, contiguous; J segments of the stream, N test sample
 ``samples``          uint8 (J, T, K,   of methods that can draw, on pixels: n of each class of each
                      n, C, H, W)       of the learner's T tasks after segment j, black where it did
                                        not know the task yet; T is 1 where it knows no tasks
+``nearest``          float32 (2, M,    of methods that can draw, on embeddings: how far n draws of
+                     K, n)             each class of each task lie from its nearest training
+                                       sample, and how far n test samples do; NaN: there is none
 ===================  ================  ==========================================================
 
 All three answers are −1 after a segment where the method had none yet (``joint``).
@@ -85,6 +88,7 @@ class Run:
     samples: NDArray[np.uint8] | None = None
     model: str = ""  # SHA-256 of its model file
     confidence: NDArray[np.float32] | None = None
+    nearest: NDArray[np.float32] | None = None
 
 
 # Type and number of dimensions
@@ -96,8 +100,9 @@ _ARRAYS = {
     "added_in": ("int16", 1),
     "loss": ("float32", 1),
     "samples": ("uint8", 7),
+    "nearest": ("float32", 4),
 }
-_MAY_BE_ABSENT = ("confidence", "loss", "samples")
+_MAY_BE_ABSENT = ("confidence", "loss", "samples", "nearest")
 _TRACE = {"segment": "int16", "true_task": "int16", "learner_task": "int16", "verdict": "int8"}
 _STATISTICS = "trace/statistics"
 
@@ -181,6 +186,8 @@ def _check(run: Run, path: Path) -> None:
         )
     if run.confidence is not None and run.confidence.shape != shape:
         raise HCLError(f"{path}: confidence is {run.confidence.shape}, expected {shape} (J, N).")
+    if run.nearest is not None and len(run.nearest) != 2:
+        raise HCLError(f"{path}: nearest is {run.nearest.shape}, expected (2, M, K, n).")
     tasks = len(run.added_in)
     if run.predicted_task.size and not -1 <= run.predicted_task.max() < max(tasks, 1):
         raise HCLError(

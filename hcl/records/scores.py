@@ -68,6 +68,7 @@ class Scores:
     confusion: NDArray[np.integer] | None  # (M·K, M·K + 1) counts; the last: no task was named
     so_far: NDArray[np.float64] | None = None  # (J,), on all classes that came: own labels alone
     calibration_error: float = math.nan  # of methods that give probabilities
+    nearest: tuple[float, float] | None = None  # medians: of draws, of test samples
 
     @property
     def named(self) -> NDArray[np.float64]:

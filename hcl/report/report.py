@@ -212,6 +212,12 @@ def _benchmark_html(
     agnostic = [r for r in results if r.task_agnostic]
     if agnostic:
         parts += ["<h3>Task changes</h3>", _changes_html(agnostic), _traces(agnostic, folder)]
+    sure = [r for r in results if "calibration_error" in r.summary]
+    if sure:
+        parts += ["<h3>Are probabilities right?</h3>", _calibration_html(sure)]
+    near = [r for r in results if "nearest" in r.summary]
+    if near:
+        parts += ["<h3>Are draws like the data?</h3>", _nearest_html(near)]
     drawing = [r for r in results if r.samples is not None]
     if drawing:
         parts += ["<h3>What each method draws</h3>", _drawn(drawing, folder)]
@@ -638,6 +644,46 @@ def _judged(trace: Trace) -> NDArray[np.bool_]:
     """Whether there was a bound to judge each batch by, (B,)."""
     _, low, high = trace.statistics[_shown(trace)].T
     return np.isfinite(low) | np.isfinite(high)
+
+
+def _calibration_html(results: Sequence[Result]) -> str:
+    rows = [
+        [label(r.method), tables.mean_std(*r.metric("calibration_error")), _accuracy_of(r)]
+        for r in results
+    ]
+    return simple_table(
+        "Expected calibration error of the answered class, percent: how far the share of right "
+        "answers lies from the probability that was given, mean over 15 bins. Methods that give "
+        "no probability are left out.",
+        ["method", "calibration error", "average accuracy"],
+        rows,
+    )
+
+
+def _accuracy_of(result: Result) -> str:
+    return tables.mean_std(*result.metric("average_accuracy"))
+
+
+def _nearest_html(results: Sequence[Result]) -> str:
+    rows = []
+    for result in results:
+        found = result.summary["nearest"]
+        draws, real = found["draws"], found["test_samples"]
+        rows.append(
+            [
+                label(result.method),
+                tables.mean_std(draws["mean"], draws["std"]),
+                tables.mean_std(real["mean"], real["std"]),
+                f"{draws['mean'] / real['mean']:.2f}" if real["mean"] else tables.DASH,
+            ]
+        )
+    return simple_table(
+        "Median distance to the nearest training sample of the same class and task, of draws after "
+        "the last task and of test samples. Draws that are as the data have a ratio of 1; above it "
+        "they lie beside the data, far below it they would be copies.",
+        ["method", "draws", "test samples", "ratio"],
+        rows,
+    )
 
 
 def _traces(results: Sequence[Result], folder: Path) -> str:

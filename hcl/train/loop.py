@@ -41,6 +41,7 @@ from hcl.records.runs import Run, Trace
 from hcl.records.tasks import Benchmark
 from hcl.train import store
 from hcl.train.machine import full_precision, pick_device
+from hcl.train.nearness import nearest
 from hcl.train.streams import Stream
 
 LOOK_EVERY = 50  # steps on a GPU, where a look at a loss makes it wait
@@ -214,7 +215,10 @@ def train_seed(
         if checkpoint is not None:
             _save(checkpoint, progress, learner)
     steps.close()
-    return _finish(job, progress), learner
+    near = None
+    if stream.pixels is None and isinstance(learner, Sampler):
+        near = nearest(learner, job, progress.added_in)
+    return _finish(job, progress, near), learner
 
 
 def _told(job: Job, batch: TaskBatch, segment: int) -> Batch | TaskBatch:
@@ -294,7 +298,7 @@ def _all_drawn(drawn: list[NDArray[np.uint8]]) -> NDArray[np.uint8] | None:
     return np.stack([np.pad(p, [(0, tasks - len(p)), *[(0, 0)] * 5]) for p in drawn])
 
 
-def _finish(job: Job, progress: Progress) -> Run:
+def _finish(job: Job, progress: Progress, near: NDArray[np.float32] | None) -> Run:
     columns: list[Any] = list(zip(*progress.predictions, strict=True))
     answers: list[Any] = [None if column[0] is None else np.stack(column) for column in columns]
     trace = None
@@ -323,6 +327,7 @@ def _finish(job: Job, progress: Progress) -> Run:
         loss=np.array(progress.losses, np.float32) if progress.losses else None,
         trace=trace,
         samples=_all_drawn(progress.drawn),
+        nearest=near,
     )
 
 

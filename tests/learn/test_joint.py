@@ -40,6 +40,8 @@ def test_all_tasks_are_learned_at_once_and_there_is_no_answer_before():
     assert run.added_in.tolist() == [0, 1, 3]
     assert learner.given == [1, 0, 2]
     assert run.loss.shape == (1,)
+    assert not run.confidence[:3].any()
+    assert (run.confidence[3] > 0.5).all()
     scores = score(run, asked.benchmark)
     assert scores.average_accuracy > 0.95
     assert scores.overall_accuracy > 0.95
@@ -167,6 +169,7 @@ def test_the_class_is_summed_over_tasks_and_the_pair_is_the_likeliest():
     assert found.predicted_class.tolist() == [1, 1]
     assert found.pair_class.tolist() == [0, 0]
     assert found.predicted_task.tolist() == [1, 1]
+    np.testing.assert_allclose(found.confidence, [0.6, 0.6], rtol=1e-6)
 
 
 def test_labels_are_smoothed():

@@ -524,3 +524,30 @@ def test_benchmarks_that_differ_in_their_labels_are_shown_beside_each_other(tmp_
     assert "(other)" not in page
     assert re.search(r"HCL-FR</th><td>83.33 ± 0.00</td><td>100.00 ± 0.00</td>", page)
     assert (tmp_path / "r" / "figures" / "accuracy-by-labels.png").exists()
+
+
+def test_probabilities_and_draws_are_judged_where_a_method_has_them(
+    written: Path, tmp_path: Path
+) -> None:
+    results = report.read_results(written / "scores", GRID)
+    report.write_report(tmp_path / "without", results, *studies())
+    page = (tmp_path / "without" / "index.html").read_text()
+    assert "Are probabilities right?" not in page
+    assert "Are draws like the data?" not in page
+    (hcl,) = [r for r in results["toy"] if r.method == "hcl-fr"]
+    more = {
+        "calibration_error": {"mean": 4.25, "std": 0.5},
+        "nearest": {
+            "draws": {"mean": 15.0, "std": 0.25},
+            "test_samples": {"mean": 12.0, "std": 0.0},
+        },
+    }
+    changed = [replace(r, summary=r.summary | more) if r is hcl else r for r in results["toy"]]
+    report.write_report(tmp_path / "with", {"toy": changed}, *studies())
+    page = (tmp_path / "with" / "index.html").read_text()
+    calibration = page.split("Are probabilities right?")[1].split("</table>")[0]
+    assert "4.25 ± 0.50" in calibration
+    assert calibration.count("<tr>") == 2  # the head and this method
+    draws = page.split("Are draws like the data?")[1].split("</table>")[0]
+    for cell in ("15.00 ± 0.25", "12.00 ± 0.00", "1.25"):
+        assert cell in draws

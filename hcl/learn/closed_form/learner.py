@@ -69,10 +69,13 @@ class ClosedFormLearner:
         self.num_classes += count
 
     def predict(self, x: Tensor) -> Prediction:
-        """The pair with the highest score, as class and task."""
+        """The pair with the highest score, as class and task; p of the class over all tasks."""
         pair = self.form.scores(x.numpy()).argmax(1)
         of_class, task = (pair % self.num_classes), (pair // self.num_classes)
-        return Prediction(*(v.astype(np.int16) for v in (of_class, task, of_class)))
+        by_class = self.posterior(x).exp().sum(1).numpy()
+        confidence = by_class[np.arange(len(pair)), of_class].astype(np.float32)
+        answers = (v.astype(np.int16) for v in (of_class, task, of_class))
+        return Prediction(*answers)._replace(confidence=confidence)
 
     def posterior(self, x: Tensor) -> Tensor:
         """log p(y, t | x), (n, T, K), as far as the form says it: see ``ClosedForm``."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -174,11 +175,13 @@ class JointLearner:
         """The class summed over tasks, and the likeliest pair; no answer before the training."""
         if not self.is_trained:
             unknown = torch.full((len(x),), -1)
-            return as_int16(unknown, unknown, unknown)
-        log_p = self.posterior(x).flatten(1)
-        pair = log_p.argmax(1)
-        by_class = log_p.unflatten(1, (-1, self.num_classes)).logsumexp(1).argmax(1)
-        return as_int16(by_class, pair // self.num_classes, pair % self.num_classes)
+            found = as_int16(unknown, unknown, unknown)
+            return found._replace(confidence=np.zeros(len(x), np.float32))
+        log_p = self.posterior(x)
+        pair = log_p.flatten(1).argmax(1)
+        best = log_p.logsumexp(1).max(1)
+        found = as_int16(best.indices, pair // self.num_classes, pair % self.num_classes)
+        return found._replace(confidence=best.values.exp().float().cpu().numpy())
 
     @torch.no_grad()
     def posterior(self, x: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ taken. No second pass, no held-out set, nothing set by hand for a data set.
 
 The end of a task is the time, because the pairs of the test then have as many samples as they will
 have. A pair of which little is known yet asks for one covariance for all, and would choose that for
-ever. Within a task a block is tried as well, whenever as many samples again have come, where most
-of its pairs have as many samples as pairs have on average: a stream without changes has no end of a
-task.
+ever. Within a task a block is tried as well, whenever half as many samples again have come, where
+most of its pairs have nearly as many samples as pairs have on average: a stream without changes has
+no end of a task.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-GROWTH = 2  # samples so far, over those at the last trial, at which another is due
+GROWTH = 1.5  # samples so far, over those at the last trial, at which another is due
 GROWTH_OF_TASKS = 1.1  # the same, where a task is over
 FIRST = 64  # samples before the first trial
 

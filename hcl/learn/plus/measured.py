@@ -20,7 +20,7 @@ from hcl.learn.plus.settings import GaussiansRule
 
 FEWEST = 32  # samples of a block; a sixth of the task's so far, up to BLOCK
 AGAIN = 8  # one in so many of a block: when more come again, an epoch is over
-KNOWN = 0.9  # of the samples that pairs have on average: less, and a pair's samples are no test
+KNOWN = 0.75  # of the samples that pairs have on average: less, and a pair's samples are no test
 REMEMBERED = 2**20  # fingerprints
 
 
