@@ -273,12 +273,12 @@ def draw() -> None:
     axes.plot([50, 30_000], [50, 30_000], color="0.6", label="as stated")
     axes.plot([50, 30_000], [50 / 3, 10_000], color="0.6", ls=":", label="a third of it")
     for name in dict.fromkeys(row["stream"] for row in rows):
-        points = sorted((int(r["nominal"]), r) for r in rows if r["stream"] == name)
-        few = [int(r["false_alarms"]) == 0 for _, r in points]
-        x, y = [n for n, _ in points], [int(r["run_length"]) for _, r in points]
+        points = [row for row in rows if row["stream"] == name]
+        x, y = ([int(row[key]) for row in points] for key in ("nominal", "run_length"))
         axes.scatter(x, y, s=14, label=name)
-        for at in (i for i, none in enumerate(few) if none):  # at least so long
-            axes.annotate("", (x[at], 1.6 * y[at]), (x[at], y[at]), arrowprops={"arrowstyle": "->"})
+        for row, n, counted in zip(points, x, y, strict=True):
+            if int(row["false_alarms"]) == 0:  # at least so long
+                axes.annotate("", (n, 1.6 * counted), (n, counted), arrowprops={"arrowstyle": "->"})
     axes.set(xscale="log", yscale="log", xlabel="N, batches between false alarms, as asked for",
              ylabel="batches between false alarms, as counted")  # fmt: skip
     axes.legend(frameon=False)
