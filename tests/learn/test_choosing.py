@@ -177,7 +177,7 @@ def test_samples_of_which_nothing_is_learned_yet_are_left_out_of_a_trial(monkeyp
     z, pairs = stream(640)
     found = []
 
-    def noted(self, before, lifted, of, is_over):
+    def noted(self, before, lifted, of):
         found.append((before, self.spreads.counts.copy()))
 
     monkeypatch.setattr(Measured, "_try", noted)

@@ -151,7 +151,9 @@ class Densities:
         size = spreads.size
         means = moments.means(size)
         factor = torch.linalg.cholesky(moments.covariance(shrinkage, size))
-        whiten = torch.linalg.solve_triangular(factor, torch.eye(size).to(factor), upper=False)
+        whiten = torch.linalg.solve_triangular(
+            factor, factor.new_zeros(size, size).fill_diagonal_(1.0), upper=False
+        )
         self.factor = factor.float()  # W⁻¹
         self.whiten = whiten.float()  # W
         self.log_det = float(factor.diagonal().log().sum())  # ½ log |Σ|

@@ -118,9 +118,12 @@ class Measured:
         if not rows:
             return
         if self.choice.is_due(sum(self.spreads.counts), is_over):
-            unseen = [*rows, *range(settled, len(pairs))]
-            before = moments.without(lifted[unseen], pairs[unseen])
-            self._try(before, lifted[rows], pairs[rows], is_over)
+            grown = 1.0 if is_over else KNOWN * self._mean_count()
+            tests = [row for row in rows if self.spreads.counts[fresh[row]] >= grown]
+            if 2 * len(tests) >= len(rows):
+                unseen = [*rows, *range(settled, len(pairs))]
+                before = moments.without(lifted[unseen], pairs[unseen])
+                self._try(before, lifted[tests], pairs[tests])
         self.spreads.add(lifted[rows, : self.size], [fresh[row] for row in rows], moments)
         self.taken += len(rows)
 
@@ -143,28 +146,25 @@ class Measured:
         marks = fingerprint(lifted[:, : self.size])
         self.fingerprints = torch.cat((self.fingerprints, marks))[-REMEMBERED:]
 
-    def _try(self, before: Moments, lifted: Tensor, pairs: Tensor, is_over: bool) -> None:
+    def _mean_count(self) -> float:
+        """Samples that a pair has, of those that have any."""
+        known = [count for count in self.spreads.counts if count]
+        return sum(known) / max(len(known), 1)
+
+    def _try(self, before: Moments, lifted: Tensor, pairs: Tensor) -> None:
         """Ask every combination of the numbers for samples that none of them has seen.
 
         Args:
             before: the moments without these samples.
             lifted: φ of the samples.
-            pairs: of the samples.
-            is_over: whether their task is over; if not, pairs that are young beside the others
-                are passed over.
+            pairs: of the samples, each of which has others before.
         """
         choice = self.choice
-        counts = torch.tensor(self.spreads.counts, dtype=torch.float64, device=pairs.device)
-        least = 1.0 if is_over else KNOWN * counts[counts > 0].mean()
-        grown = counts[pairs] >= least
-        if 2 * grown.sum() < len(pairs):
-            return
-        lifted, pairs = lifted[grown], pairs[grown]
         choice.trials += 1
         choice.tried = sum(self.spreads.counts)
         weight = choice.tried * len(pairs)
         z = lifted[:, : self.size]
-        scores = torch.zeros(len(pairs), len(counts), device=z.device)
+        scores = torch.zeros(len(pairs), len(self.spreads.counts), device=z.device)
         alone = dataclasses.replace(choice.grid, weight=(0.0,))
         for number, shrinkage in enumerate(choice.grid.shrinkage):
             found = before.gaussian_scores(shrinkage, self.size)(z)
