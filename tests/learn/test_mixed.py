@@ -20,7 +20,7 @@ from hcl.model.settings import FlowSettings
 from hcl.records.tasks import Shown
 from hcl.train.loop import Job, build_learner, train_seed
 from hcl.train.streams import Stream
-from tests.support.blobs import benchmark, blobs_in_64_dimensions
+from tests.support.blobs import benchmark, blobs_in_64_dimensions, blobs_in_the_plane
 
 FLOW = FlowSettings(couplings=4, hidden_layers=1, hidden=32)
 
@@ -76,7 +76,7 @@ def overall(made: Job) -> float:
     tasks = made.benchmark.tasks
     y = np.concatenate([task.test.y for task in tasks])
     task = np.repeat(np.arange(len(tasks)), [len(t.test.y) for t in tasks])
-    assert run.added_in.tolist() == [0, 1, 2]
+    assert run.added_in.tolist() == list(range(len(tasks)))
     return float(((run.pair_class[-1] == y) & (run.predicted_task[-1] == task)).mean())
 
 
@@ -86,17 +86,21 @@ def test_inferring_whose_a_sample_is_helps():
     assert mixed > 0.8
 
 
-@pytest.mark.parametrize("rule", [GaussiansRule(), RidgeRule()])
+def measured(rule: GaussiansRule | RidgeRule, belongs: str, seed: int) -> float:
+    """On two tasks in the plane, where the one's classes stand the other way round in the other."""
+    embeddings, tasks = benchmark(blobs_in_the_plane(640, 200), epochs=1)
+    tasks = dataclasses.replace(tasks, shown=Shown(blur=60))
+    method = PlusMethod(power=1.0, projections=0, rule=rule, belongs=belongs)
+    made = Job(tasks, embeddings, "m", method, FLOW, TrainingSettings(32), seed)
+    return overall(made)
+
+
+@pytest.mark.parametrize("rule", [GaussiansRule(), RidgeRule()], ids=["gaussians", "ridge"])
 def test_inferring_whose_a_sample_is_helps_the_measured_gaussians(rule):
-    made = {
-        belongs: dataclasses.replace(
-            job("batch"),
-            method=PlusMethod(power=1.0, projections=0, rule=rule, belongs=belongs),
-        )
-        for belongs in ("sample", "batch")
-    }
-    mixed, whole = overall(made["sample"]), overall(made["batch"])
-    assert mixed > whole + 0.02, (mixed, whole)
+    mixed = [measured(rule, "sample", seed) for seed in (0, 1)]
+    whole = [measured(rule, "batch", seed) for seed in (0, 1)]
+    assert np.mean(mixed) > np.mean(whole) + 0.05, (mixed, whole)
+    assert min(mixed) > 0.95
 
 
 def test_a_sample_that_no_measured_task_knows_is_the_current_one_s():

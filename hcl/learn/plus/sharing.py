@@ -86,11 +86,10 @@ class Sharing:
 
 def shares_of(z: Tensor, moments: Moments, within: slice, temperature: float) -> Tensor:
     """c r_y, (n, K), of the classes ``within``."""
-    factor = torch.linalg.cholesky(moments.covariance(SHRINKAGE))
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(moments.covariance(SHRINKAGE)))
     means = moments.means()[within]
-    gap = (z.double()[:, None] - means).flatten(0, 1)  # (n K, D)
-    white = torch.linalg.solve_triangular(factor, gap.T, upper=False)
-    square = white.square().sum(0).view(len(z), len(means))
+    weighed = means @ inverse  # (K, D)
+    square = (weighed * means).sum(1) - 2 * z.double() @ weighed.T  # less zᵀΣ⁻¹z, of all classes
     r = (-0.5 * square / temperature).softmax(1)
     confidence = (len(means) * r.amax(1, keepdim=True) - 1) / max(len(means) - 1, 1)
     return (confidence * r).to(z)

@@ -20,7 +20,7 @@ from hcl.learn.belonging import Belonging
 from hcl.learn.moments import Inverse, Moments
 
 SHRINKAGE = 0.1  # ε of Σ
-NEVER = -1e30  # log p̂ where a class never came
+NEVER = -1e30  # log p̂ in the current task where a class never came there
 
 
 class Whose:
@@ -35,6 +35,7 @@ class Whose:
         if not moments.samples:
             return torch.ones_like(y, dtype=torch.bool)
         each = self.log_likelihoods(z, y, moments, num_classes)
+        each[:, task].clamp_(min=NEVER)
         t = self.belonging.task_of(each, task)
         found = each.gather(1, t[:, None])[:, 0]
         known = found > NEVER
@@ -47,7 +48,7 @@ class Whose:
         means = moments.means(z.shape[1]).to(z)
         both = ((z @ inverse) * z).sum(1, keepdim=True) + ((means @ inverse) * means).sum(1)
         square = both - 2 * (z @ inverse) @ means.T
-        found = (-0.5 * square).masked_fill(moments.counts == 0, NEVER)
+        found = (-0.5 * square).masked_fill(moments.counts == 0, -torch.inf)
         by_task = found.unflatten(1, (-1, num_classes))  # (n, T, K)
         return by_task.gather(2, y[:, None, None].expand(-1, by_task.shape[1], 1))[:, :, 0]
 
