@@ -46,7 +46,7 @@ test-peers: $(INSTALLED).peers
 	$(RUN) OMP_NUM_THREADS=1 pytest -m peers
 
 # Kills at random moments, full disks, two processes on one output: about an hour. See SECURITY.md.
-chaos: $(INSTALLED)
+chaos: $(INSTALLED).serve
 	$(RUN) OMP_NUM_THREADS=1 python -m tests.chaos
 
 lint: $(INSTALLED)

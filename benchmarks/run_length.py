@@ -5,6 +5,7 @@
     python benchmarks/run_length.py images --embeddings data/embeddings --datasets cifar10 cifar100
     python benchmarks/run_length.py smallest   # the smallest change that is found
     python benchmarks/run_length.py cost       # milliseconds a batch with ever more tasks
+    python benchmarks/run_length.py draw       # two figures of these tables
 
 Each writes one file, docs/detection/<name>.csv. A segment's first ``SETTLED`` batches belong to the
 change before it; an alarm after them is false. Batches of ``images`` are drawn without replacement
@@ -17,8 +18,7 @@ import argparse
 import csv
 import random
 import time
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,30 +35,33 @@ SEGMENT = 500  # batches of a task before the next
 SETTLED = 10
 SIZE, CLASSES = 64, 4  # of the made streams
 OF_IMAGES = ((8, 1_000), (32, 1_000), (128, 1_000), (32, 10_000))  # batch sizes and N
+KEYS = {"stream", "batch_size", "nominal", "limit", "task_batches", "change", "size", "tasks"}
 
 Samples = tuple[NDArray, NDArray[np.int64]]
 
 
-def write(name: str, rows: Iterator[dict], again: list[str]) -> None:
+def write(name: str, rows: Iterator[dict]) -> None:
     """The rows as docs/detection/<name>.csv, and on the screen, as they come.
 
-    Rows of streams that are not run ``again`` stay.
+    What the file has on other streams, batch sizes and N stays.
     """
-    OUT.mkdir(exist_ok=True)
     path = OUT / f"{name}.csv"
-    kept: list[dict] = []
-    if again and path.exists():
+    held: dict[tuple, dict] = {}
+    if name == "images" and path.exists():
         with path.open(encoding="utf-8") as file:
-            kept = [row for row in csv.DictReader(file) if row["stream"] not in again]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = None
-        for row in chain(kept, rows):
-            writer = writer or csv.DictWriter(file, list(row), lineterminator="\n")
-            if file.tell() == 0:
-                writer.writeheader()
-            writer.writerow(row)
-            file.flush()
-            print(row, flush=True)
+            held = {key_of(row): row for row in csv.DictReader(file)}
+    for row in rows:
+        held[key_of(row)] = row
+        print(row, flush=True)
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(row), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(held.values())
+
+
+def key_of(row: dict) -> tuple:
+    """What tells a row of a table from the others."""
+    return tuple(str(value) for name, value in row.items() if name in KEYS)
 
 
 def ranks(batches: int) -> Iterator[dict]:
@@ -182,14 +185,16 @@ def image_stream(
     return (segment(number % tasks) for number in range(batches // SEGMENT))
 
 
-def images(batches: int, folder: Path, datasets: list[str]) -> Iterator[dict]:
+def images(
+    batches: int, folder: Path, datasets: list[str], kinds: Sequence[tuple[int, int]]
+) -> Iterator[dict]:
     """False alarms, and changes found, on embeddings or pixels."""
     for name in datasets:
         read = embeddings.read(folder / f"{name}.h5")
         train = np.flatnonzero(read.split == 0)
         x, y = np.asarray(read.x[train]), read.y[train].astype(np.int64)
         per_task = max(2, (int(y.max()) + 1) // 10)
-        for size, every in OF_IMAGES:
+        for size, every in kinds:
             count = batches * (3 if every > 1_000 else 1)
             stream = image_stream(x, y, per_task, count, size, seed=every + size)
             found = listen(stream, per_task, every, x.shape[1:])
@@ -199,8 +204,8 @@ def images(batches: int, folder: Path, datasets: list[str]) -> Iterator[dict]:
 def smallest(changes: int) -> Iterator[dict]:
     """How large a shift of all class means, and a change of spread, has to be to be found."""
     for what, steps in (
-        ("shift", (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)),
-        ("spread", (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.5)),
+        ("shift", (0.3, 0.5, 0.7, 0.8, 1.0, 1.2, 1.5, 2.0)),
+        ("spread", (0.7, 0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.2, 1.5)),
     ):
         for step in steps:
             delays = [delay_of(what, step, seed) for seed in range(changes)]
@@ -255,12 +260,55 @@ def cost(most: int) -> Iterator[dict]:
             yield row
 
 
+def draw() -> None:
+    """Measured against nominal run length, and the changes found against their size."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "hcl"
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(5.5, 4), layout="constrained")
+    rows = table("images")
+    axes.plot([50, 30_000], [50, 30_000], color="0.6", label="as stated")
+    axes.plot([50, 30_000], [50 / 3, 10_000], color="0.6", ls=":", label="a third of it")
+    for name in dict.fromkeys(row["stream"] for row in rows):
+        points = [row for row in rows if row["stream"] == name]
+        x, y = ([int(row[key]) for row in points] for key in ("nominal", "run_length"))
+        axes.scatter(x, y, s=14, label=name)
+        for row, n, counted in zip(points, x, y, strict=True):
+            if int(row["false_alarms"]) == 0:  # at least so long
+                axes.annotate("", (n, 1.6 * counted), (n, counted), arrowprops={"arrowstyle": "->"})
+    axes.set(xscale="log", yscale="log", xlabel="N, batches between false alarms, as asked for",
+             ylabel="batches between false alarms, as counted")  # fmt: skip
+    axes.legend(frameon=False)
+    figure.savefig(OUT / "run-length.svg", metadata={"Date": None})
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.2), layout="constrained")
+    rows = table("smallest")
+    for side, what, label in (
+        (left, "shift", "shift of all class means, in σ"),
+        (right, "spread", "spread, as a factor"),
+    ):
+        of = [row for row in rows if row["change"] == what]
+        share = [100 * int(row["found"]) / int(row["changes"]) for row in of]
+        side.plot([float(row["size"]) for row in of], share, marker="o", ms=4)
+        side.set(xlabel=label, ylabel="found, %", ylim=(-5, 105))
+    figure.savefig(OUT / "smallest.svg", metadata={"Date": None})
+
+
+def table(name: str) -> list[dict[str, str]]:
+    """A table that was written before."""
+    with (OUT / f"{name}.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def main() -> None:
     """One part of the measurement."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("part", choices=["ranks", "made", "images", "smallest", "cost"])
+    parser.add_argument("part", choices=["ranks", "made", "images", "smallest", "cost", "draw"])
     parser.add_argument(
         "--batches",
         type=int,
@@ -268,18 +316,26 @@ def main() -> None:
     )
     parser.add_argument("--embeddings", type=Path, default=Path("data/embeddings"))
     parser.add_argument("--datasets", nargs="+", default=["digits"])
+    parser.add_argument("--every", type=int, nargs="+", help="N of images, in batches of 32")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     batches = arguments.batches
     parts = {
         "ranks": lambda: ranks(batches or 1_000_000),
         "made": lambda: made(batches or 20_000),
-        "images": lambda: images(batches or 10_000, arguments.embeddings, arguments.datasets),
+        "images": lambda: images(
+            batches or 10_000,
+            arguments.embeddings,
+            arguments.datasets,
+            [(32, every) for every in arguments.every] if arguments.every else OF_IMAGES,
+        ),
         "smallest": lambda: smallest(batches or 20),
         "cost": lambda: cost(batches or 1000),
     }
-    again = arguments.datasets if arguments.part == "images" else []
-    write(arguments.part, parts[arguments.part](), again)
+    if arguments.part == "draw":
+        draw()
+    else:
+        write(arguments.part, parts[arguments.part]())
 
 
 if __name__ == "__main__":

@@ -347,7 +347,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
         parts = []
         with torch.no_grad():
             for start in range(0, len(samples), 1024):
-                x = torch.from_numpy(samples[start : start + 1024]).double().to(device)
+                x = torch.tensor(samples[start : start + 1024], dtype=torch.float64, device=device)
                 parts.append(question(self._scorer[0], x))
         return torch.cat(parts).cpu().numpy()
 

@@ -56,6 +56,7 @@ def command(
         raise HCLError(f"--batch-size: is {size}; expected from 2 to 65536 samples.")
 
     from hcl.detect.settings import CalibratedSettings
+    from hcl.train.streams import shortest_segment
     from hcl.watch import watch_benchmark, write_watches
     from stages.inputs import read_shown
 
@@ -64,6 +65,9 @@ def command(
     except ValueError as error:
         raise HCLError(f"--{str(error).replace('_', '-', 2)}") from error
     stream, sources = read_shown(parameters, benchmark, tasks, embeddings)
+    advice = settings.advice(shortest_segment(stream, size))
+    if advice is not None:
+        click.echo(f"Note: {advice}", err=True)
     watches = {}
     for seed in parameters.seeds():
         watches[seed] = watch_benchmark(stream, sources, settings, size, seed)

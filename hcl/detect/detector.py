@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hcl.detect.measure import ClassMeans, Features, Measured, Scatter, known_size
+from hcl.detect.measure import ClassMeans, Features, Measured, Scatter, known_size, shifts
 from hcl.detect.sequential import ENOUGH, MATURE, YOUNG, Scores, Sequential, limit_of
 from hcl.detect.settings import CalibratedSettings
 from hcl.detect.verdict import Verdict, Watched
@@ -81,7 +81,7 @@ class Detector:
         if self.task < 0:
             self._go_to_new()
         z = self._seen(x)
-        measured = Measured(z, y, self.tasks[self.task], self.scatter.metric)
+        measured = self._measured(z, y)
         scores = self._look(measured)
         high = self._high()
         self.waiting.append((x, y))
@@ -125,7 +125,10 @@ class Detector:
         return z - self._origin
 
     def _measured(self, z: Tensor, y: Tensor) -> Measured:
-        return Measured(z, y, self.tasks[self.task], self.scatter.metric)
+        return self._measured_by(self.task, z, y)
+
+    def _measured_by(self, task: int, z: Tensor, y: Tensor) -> Measured:
+        return Measured(z, y, self.tasks[task], self.scatter.metric)
 
     def _look(self, measured: Measured) -> Scores:
         """The scores on the CPU, once a batch; NaN before a metric is known."""
@@ -225,6 +228,7 @@ class Detector:
             self.tasks[self.task] = drifted
             self.sequential.accept_all()
             return SAME
+        self.tasks[self.task].rest()
         if back is not None:
             self.task, self._left = back, None
         elif self._goes_on():
@@ -235,7 +239,7 @@ class Detector:
             self._go_to_new()
         self._visited = 0
         means = self.tasks[self.task]
-        means.forget_logs()
+        means.begin()
         self.sequential.reset(means.age)
         return verdict
 
@@ -290,11 +294,9 @@ class Detector:
         others = [task for task in range(len(self.tasks)) if task != self.task]
         if not others:
             return None
-        metric = self.scatter.metric
-        measured = [Measured(z, y, self.tasks[task], metric) for task in others]
-        shifts = torch.stack([found.shift for found in measured]).nan_to_num(torch.inf)
-        best = int(shifts.argmin())
-        return others[best] if self._is_typical(measured[best]) else None
+        found = shifts(z, y, [self.tasks[task] for task in others], self.scatter.metric)
+        best = others[int(found.nan_to_num(torch.inf).argmin())]
+        return best if self._is_typical(self._measured_by(best, z, y)) else None
 
     def state(self) -> dict[str, Any]:
         """Everything that the verdicts depend on, for a checkpoint."""

@@ -30,6 +30,7 @@ far, and noise where nothing drifts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
@@ -43,6 +44,7 @@ TREND = 60  # batches behind a trend
 SHRINKAGE = 0.5  # ε: directions whose variance is hardly known would drown the others
 FLOOR = 1e-2  # least variance of a feature in the metric, relative to the median
 BLOCK = 256  # residuals that wait until they are added up: one larger product is faster
+TASKS_AT_ONCE = 64  # that a batch is compared with
 PRIOR = 4.0  # degrees of freedom that the spread of earlier batches has in s
 
 
@@ -157,7 +159,18 @@ class ClassMeans:
         """Room for ``count`` more classes."""
         for name in ("counts", "means", "trend", "logs", "logged"):
             held = getattr(self, name)
+            if not len(held):
+                continue  # a trend at rest
             setattr(self, name, torch.cat((held, held.new_zeros(count, *held.shape[1:]))))
+
+    def rest(self) -> None:
+        """Another task begins; by the time this one comes back, its trend will say nothing."""
+        self.trend = self.trend.new_zeros(0)
+
+    def begin(self) -> None:
+        """The task begins, or comes back."""
+        self.trend = torch.zeros_like(self.means)
+        self.forget_logs()
 
     def forget_logs(self) -> None:
         """The metric has changed: distances in the old one say nothing."""
@@ -253,3 +266,33 @@ class Measured:
         total = means.logged + counted
         means.logs = means.logs + (sums - counted * means.logs) / total.clamp(min=1)
         means.logged = torch.where(counted > 0, torch.minimum(total, most), means.logged)
+
+
+@torch.no_grad()
+def shifts(z: Tensor, y: Tensor, tasks: Sequence[ClassMeans], metric: Tensor) -> Tensor:
+    """The shift of one batch beside the means of each of many tasks, (T,).
+
+    What ``Measured`` finds, in one product for many tasks: the spread inside a batch does not
+    depend on where a task's means lie.
+    """
+    first = Measured(z, y, tasks[0], metric)
+    per_class = first.seen.clamp(min=1)
+    centres = torch.zeros_like(first.gaps).index_add_(0, y, z) / per_class[:, None]
+    parts = []
+    for start in range(0, len(tasks), TASKS_AT_ONCE):
+        some = tasks[start : start + TASKS_AT_ONCE]
+        counts = torch.stack([means.counts for means in some])
+        spread = torch.stack([means.spread for means in some])
+        gaps = centres - torch.stack([means.means for means in some])
+        squares = ((gaps @ metric) * gaps).sum(-1)
+        both = (counts > 0) & (first.seen > 0)
+        classes = both.sum(1)
+        weights = both / (1 / per_class + 1 / counts.clamp(min=1e-6))
+        shift = (weights * squares).sum(1) / classes.clamp(min=1)
+        prior = PRIOR * (spread > 0)
+        freedom = first.freedom + prior
+        scale = (first.inside + prior * spread) / freedom.clamp(min=1e-6)
+        noise = 1 / classes.clamp(min=1) + 1 / freedom.clamp(min=1e-6)
+        shift = (shift / scale.clamp(min=1e-12) - 1) / noise.sqrt()
+        parts.append(torch.where((classes > 0) & (freedom > 0), shift, torch.nan))
+    return torch.cat(parts)

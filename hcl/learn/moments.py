@@ -92,9 +92,8 @@ class Moments:
     def share(self, z: Tensor, first: int, responsibilities: Tensor) -> None:
         """Take in samples (n, D) that are of several classes in part, (n, C) from ``first`` on.
 
-        Row sums of ``responsibilities`` are the samples' weights.
+        Row sums of ``responsibilities`` are the samples' weights. ``samples`` does not count them.
         """
-        self.samples += len(z)
         within = slice(first, first + responsibilities.shape[1])
         shares = responsibilities.double()
         self.counts[within] += shares.sum(0)
@@ -115,6 +114,15 @@ class Moments:
         self.counts.index_add_(0, classes, -self.counts.new_ones(len(classes)))
         self.sums.index_add_(0, classes, -z.double())
         self.gram.addmm_(z.T, z, alpha=-1)
+
+    def copy(self, size: int | None = None) -> Moments:
+        """The same moments, of the first ``size`` features, to try something with."""
+        other = Moments(0, self.gram.device)
+        other.samples, other.counts = self.samples, self.counts.clone()
+        other.sums = self.sums[:, :size].clone()
+        other.gram = self._whole(size).clone()
+        other._waiting = self._waiting[:, :size].clone()
+        return other
 
     def without(self, z: Tensor, classes: Tensor) -> Moments:
         """The moments as they were before samples (n, D) of ``classes``, taken in by ``add``."""

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hcl.errors import HCLError
-from hcl.files import replacing
+from hcl.files import replacing, unwritable
 from hcl.records.raw import image_size
 from hcl.use.trained import Answers, Trained, load
 
@@ -266,12 +266,10 @@ class Service:
             raise
         try:
             trained.save(self.state_file)
-        except OSError as error:
+        except (OSError, HCLError) as error:
             self._go_back()
-            why = error.strerror or str(error)
-            raise NotSaved(
-                f"{self.state_file}: cannot be written ({why}). Nothing was learned."
-            ) from error
+            why = unwritable(self.state_file, error) if isinstance(error, OSError) else error
+            raise NotSaved(f"{why} Nothing was learned.") from error
         right = sum(a == b for a, b in zip(before, labels, strict=True))
         said = tuple((c.batch, str(c.verdict), c.task + 1) for c in changes)
         point = self._point("learn", answers, right=right, changes=said)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import get_cached_controller  # type: ignore[import-untyped]
 
 from hcl.errors import HCLError
 from hcl.learn.settings import Device
@@ -56,7 +56,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     try:
-        with threadpool_limits(1):
+        # Cached: to look for libraries with threads takes as long as a small batch.
+        with get_cached_controller().limit(limits=1):
             yield
     finally:
         torch.set_num_threads(threads)

@@ -10,21 +10,32 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos.trials import Trouble, fill_disk, kill_dvc, kill_randomly, run_two, whole_project
+from tests.chaos.trials import (
+    Trouble,
+    fill_disk,
+    kill_dvc,
+    kill_randomly,
+    kill_serving,
+    run_two,
+    whole_project,
+)
+
+TRIALS = ("kills", "serve", "disk", "two", "dvc")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="SIGKILLs over all commands")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=("kills", "disk", "two", "dvc"), action="append")
+    parser.add_argument("--only", choices=TRIALS, action="append")
     options = parser.parse_args()
-    chosen = options.only or ["kills", "disk", "two", "dvc"]
+    chosen = options.only or TRIALS
     troubles: list[Trouble] = []
     with tempfile.TemporaryDirectory(prefix="hcl-chaos-") as folder:
         reference = whole_project(Path(folder) / "whole")
         for name, trial in (
             ("kills", lambda: kill_randomly(reference, options.kills, options.seed)),
+            ("serve", lambda: kill_serving(reference, options.kills // 5, options.seed)),
             ("disk", lambda: fill_disk(reference)),
             ("two", lambda: run_two(reference)),
             ("dvc", lambda: kill_dvc(Path(folder) / "dvc", options.kills // 10, options.seed)),

@@ -16,6 +16,8 @@ from tests.support.tiny_backbone import NAME, save_weights
 METHODS = ("hcl-fr", "hcl-fr-ta", "er", "curl", "slda", "ranpac", "hcl-plus-ta")
 BENCHMARK = "trees"
 TASKS = f"data/tasks/{BENCHMARK}.h5"
+MODEL = f"results/runs/{BENCHMARK}/hcl-plus-ta/seed-0.safetensors"
+WEIGHTS = "tiny.pth"
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,12 @@ class Command:
     Attributes:
         arguments: of ``hcl``.
         outputs: files and folders, whose bytes must be the same in the end.
+        inputs: files and folders of earlier commands' outputs, beside the data.
     """
 
     arguments: tuple[str, ...]
     outputs: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
 
 
 def train(method: str) -> Command:
@@ -43,7 +47,14 @@ def evaluate(method: str) -> Command:
     inputs = ("--tasks", f"data/tasks/{BENCHMARK}.h5", "--embeddings", "data/embeddings")
     named = ("--benchmark", BENCHMARK, "--method", method)
     runs = f"results/runs/{BENCHMARK}/{method}"
-    return Command(("evaluate", *named, *inputs, "--runs", runs, "--scores", out), (out,))
+    return Command(("evaluate", *named, *inputs, "--runs", runs, "--scores", out), (out,), (runs,))
+
+
+def learn() -> Command:
+    out = "learned/trees.safetensors"
+    data = ("--data", "pictures/train", "--weights", WEIGHTS, "--device", "cpu")
+    # One that was killed when all was done has left its output: --force.
+    return Command(("learn", "--model", MODEL, *data, "--out", out, "--force"), (out,), (MODEL,))
 
 
 # What is done to a project, in the order in which each finds its inputs. A new command that writes
@@ -65,6 +76,7 @@ COMMANDS: dict[str, Command] = {
     **{f"train {method}": train(method) for method in METHODS},
     "sweep": Command(("sweep", "--deliver", "--jobs", "2"), ("results/runs",)),
     "evaluate": evaluate("hcl-fr"),
+    "learn": learn(),
     "moons": Command(("moons", "--out", "results/moons"), ("results/moons",)),
     "toy-losses": Command(("toy-losses", "--out", "results/toy"), ("results/toy",)),
 }
@@ -75,11 +87,11 @@ def make_project(folder: Path) -> None:
     from tests.support.projects import small_params
 
     draw_pictures(folder / "pictures")
-    save_weights(folder / "tiny.pth")
+    save_weights(folder / WEIGHTS)
     values = small_params()
     values["extract"] = {
         "backbone": NAME,
-        "weights": str(folder / "tiny.pth"),
+        "weights": str(folder / WEIGHTS),
         "device": "cpu",
         "batch_size": 4,
         "compile": False,

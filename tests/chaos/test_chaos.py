@@ -55,5 +55,5 @@ def test_what_counts_as_left_over_and_as_a_line(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_command_that_writes_is_there() -> None:
-    assert {"extract", "split", "sweep", "evaluate"} < set(COMMANDS)
+    assert {"extract", "split", "sweep", "evaluate", "learn"} < set(COMMANDS)
     assert sum(name.startswith("train ") for name in COMMANDS) >= 7

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import random
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from hcl.records import embeddings
 from tests.chaos.project import (
     COMMANDS,
+    MODEL,
+    WEIGHTS,
     Command,
     content,
     leftovers,
@@ -58,11 +68,13 @@ def prepared(reference: Reference, name: str, project: Path) -> None:
     """A project with all that a command needs, and nothing of what it makes."""
     project.mkdir(parents=True)
     for entry in reference.folder.iterdir():
-        if entry.name in ("pictures", "params.yaml", "tiny.pth", "data"):
+        if entry.name in ("pictures", "params.yaml", WEIGHTS, "data"):
             copy = shutil.copytree if entry.is_dir() else shutil.copy2
             copy(entry, project / entry.name)
-    if name == "evaluate":
-        shutil.copytree(reference.folder / "results/runs", project / "results/runs")
+    for needed in COMMANDS[name].inputs:
+        source = reference.folder / needed
+        (project / needed).parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy2)(source, project / needed)
     for output in COMMANDS[name].outputs:
         path = project / output
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -192,6 +204,63 @@ def run_two(reference: Reference, names: Sequence[str] | None = None) -> Iterato
         troubles += _same_in_the_end(reference, name, project)
         yield f"{name} twice at once", troubles
         shutil.rmtree(project)
+
+
+def kill_serving(reference: Reference, kills: int, seed: int) -> Iterator[Outcome]:
+    """SIGKILL `hcl serve` while it is taught: at most the last lesson is lost, and none twice.
+
+    A lesson is one sample, and which one depends on how many it has learned: so it ends with the
+    bytes of one that was taught as much and never killed.
+    """
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
+        yield "serve: starlette or uvicorn is not installed", []
+        return
+    from tests.support.served import process
+
+    folder = reference.folder.with_name("served")
+    folder.mkdir()
+    chance = random.Random(f"{seed} serve")
+    model = folder / "model.safetensors"
+    shutil.copy2(reference.folder / MODEL, model)
+    lessons = _lessons(reference.folder)
+    troubles: list[Trouble] = []
+    base = learned = 0  # what the model had seen before, and what was acknowledged since
+    for number in range(kills + 1):
+        with process(model, "--state", str(folder / "killed.safetensors")) as (client, server):
+            there = client.get("/state").json
+            first = there["samples"] + there["waiting"]
+            base = base if number else first
+            if not learned <= first - base <= learned + 1:
+                troubles.append(f"{learned} lessons were acknowledged, {first - base} are there")
+            learned = first - base
+            killer = threading.Timer(chance.uniform(0.0, 1.5), server.kill)
+            if number < kills:
+                killer.start()
+            with suppress(OSError, HTTPException):
+                while number < kills or learned == first - base:  # at the end, one more
+                    reply = client.post("/learn", lessons[learned % len(lessons)])
+                    if reply.status != 200:
+                        troubles.append(f"status {reply.status}: {reply.body[:300]!r}")
+                        break
+                    learned += 1
+            killer.cancel()
+    with process(model, "--state", str(folder / "whole.safetensors")) as (client, _):
+        for number in range(learned):
+            client.post("/learn", lessons[number % len(lessons)])
+    whole, killed = ((folder / f"{n}.safetensors").read_bytes() for n in ("whole", "killed"))
+    if whole != killed:
+        troubles.append("other bytes")
+    troubles += [f"left over: {path}" for path in leftovers(folder)]
+    shutil.rmtree(folder)
+    yield f"serve: killed {kills} times, {learned} lessons", troubles
+
+
+def _lessons(project: Path) -> list[dict[str, Any]]:
+    """Embeddings of the project's pictures, one by one, with the names of their classes."""
+    found = embeddings.read(project / "data/embeddings/pictures.h5")
+    names = json.loads(found.attributes["classes"])
+    order = np.random.default_rng(0).permutation(len(found.y))
+    return [{"embeddings": [found.x[i].tolist()], "labels": [names[found.y[i]]]} for i in order]
 
 
 def kill_dvc(folder: Path, kills: int, seed: int) -> Iterator[Outcome]:

@@ -11,7 +11,7 @@ import torch
 
 from hcl.detect import detector as module
 from hcl.detect.detector import Detector
-from hcl.detect.measure import WIDEST, Features
+from hcl.detect.measure import WIDEST, Features, Measured, shifts
 from hcl.detect.sequential import WAITING
 from hcl.detect.settings import NEEDED, CalibratedSettings
 from hcl.errors import HCLError
@@ -307,6 +307,28 @@ def test_the_number_of_tasks_does_not_matter_within_a_task():
     for _ in range(20):
         x, y = world.batch(1)
         assert repr(detector.judge(x, y).statistics) == repr(other.judge(x, y).statistics)
+
+
+def test_many_tasks_are_compared_as_one_by_one():
+    world, detector = World(tasks=6), made()
+    for task in range(6):
+        batches = [world.batch(task) for _ in range(40)]
+        if task == 4:  # a class that one task never had
+            batches = [(x[y > 0], y[y > 0]) for x, y in batches]
+        verdicts(detector, batches)
+    detector.tasks[2].spread.zero_()  # as after a change of the metric
+    x, y = world.batch(3)
+    z, metric = detector._seen(x), detector.scatter.metric
+    one_by_one = [Measured(z, y, means, metric).shift for means in detector.tasks]
+    at_once = shifts(z, y, detector.tasks, metric)
+    torch.testing.assert_close(at_once, torch.stack(one_by_one), rtol=1e-3, atol=1e-3)
+    assert int(at_once.argmin()) == 3
+
+
+def test_a_trend_is_kept_of_the_current_task_alone():
+    world, detector = World(), made()
+    verdicts(detector, (world.batch(task) for task in (0, 1, 2, 0) for _ in range(40)))
+    assert [len(means.trend) for means in detector.tasks] == [CLASSES, 0, 0]
 
 
 def test_a_stream_is_judged_from_where_it_says():

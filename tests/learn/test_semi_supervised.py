@@ -15,11 +15,14 @@ from hcl.learn.closed_form.settings import StreamingLDAMethod
 from hcl.learn.flow.settings import BufferSettings, FlowMethod, FunctionalSettings
 from hcl.learn.moments import Moments
 from hcl.learn.plus.settings import GaussianRule, PlusMethod, RidgeRule
+from hcl.learn.plus.sharing import Sharing, shares_of
 from hcl.learn.settings import TrainingSettings
 from hcl.model.latent import LatentMixture
+from hcl.model.model_file import write_model
 from hcl.model.settings import FlowSettings
 from hcl.records.tasks import Shown, Tails
-from hcl.train.loop import Job, train_seed
+from hcl.train.loop import Job, build_learner, train_seed
+from hcl.train.streams import Stream
 from tests.support.blobs import benchmark, blobs_in_64_dimensions
 
 FLOW = FlowSettings(couplings=4, hidden_layers=1, hidden=32)
@@ -85,6 +88,57 @@ def test_moments_are_shared_out_by_responsibilities():
     assert torch.allclose(moments.sums[1:], (r.T @ z).double(), atol=1e-4)
     moments._settle()
     assert torch.allclose(moments.gram, (z * r.sum(1, keepdim=True)).T @ z, atol=1e-3)
+
+
+def test_a_learner_goes_on_with_what_waits_and_a_question_changes_nothing(tmp_path):
+    embeddings, tasks = benchmark(blobs_in_64_dimensions(2, 640, 200), epochs=1)
+    tasks = dataclasses.replace(tasks, shown=Shown(labelled=0.05))
+    method = PlusMethod(projections=20, unlabelled=1.0)
+    made = Job(tasks, embeddings, "m", method, FLOW, TrainingSettings(32), 0)
+    stream = Stream(tasks, embeddings, batch_size=32, seed=0, device=torch.device("cpu"))
+    asked, stopped = build_learner(made, stream), build_learner(made, stream)
+    for segment in (0, 1):
+        for index, batch in enumerate(stream.batches(segment)):
+            asked.observe(batch)
+            asked.predict(batch.x)
+            stopped.observe(batch)
+            if index == 7:
+                assert len(stopped.sharing.waiting) > 200
+                again = build_learner(made, stream)
+                again.restore(stopped.state())
+                stopped = again
+    for name, learner in (("asked", asked), ("stopped", stopped)):
+        write_model(tmp_path / name, {}, learner.state())
+    assert (tmp_path / "asked").read_bytes() == (tmp_path / "stopped").read_bytes()
+
+
+def test_a_class_without_any_label_gets_no_share():
+    sharing = Sharing(1.0, 3, torch.zeros(3))
+    sharing.add(torch.randn(20, 3, generator=torch.Generator().manual_seed(0)))
+    moments = Moments(3, torch.device("cpu"))
+    moments.add_classes(2)
+    moments.add(torch.ones(2, 3), torch.tensor([0, 0]))
+    sharing.into(moments, slice(0, 2), 1.0)
+    assert moments.counts.tolist() == [2, 0]
+    moments.add(-torch.ones(2, 3), torch.tensor([1, 1]))
+    sharing.settle(moments, slice(0, 2), 1.0)
+    assert 4 < moments.counts.sum() <= 24
+    assert not len(sharing.waiting)
+
+
+def test_what_lies_between_classes_has_no_share():
+    moments = Moments(2, torch.device("cpu"))
+    moments.add_classes(2)
+    near = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
+    for pair, centre in enumerate((-4.0, 4.0)):
+        moments.add(near + torch.tensor([centre, 0.0]), torch.full((50,), pair))
+    middle = moments.means().mean(0)
+    z = torch.stack((middle.float(), moments.means()[1].float()))
+    found = shares_of(z, moments, slice(0, 2), 1.0)
+    assert found[0].abs().max() < 1e-3
+    assert found[1].tolist() == pytest.approx([0, 1], abs=1e-3)
+    warm = shares_of(z, moments, slice(0, 2), 50.0)
+    assert 0.05 < warm[1].sum() < 0.9
 
 
 def test_a_detector_that_goes_by_labels_is_not_shown_samples_without_one():

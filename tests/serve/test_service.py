@@ -133,8 +133,9 @@ def test_a_change_is_told_and_drawn(service: Service, model: Path) -> None:
     assert len(told["tasks"]) == load(model).num_tasks + len({task for _, _, task in found})
 
 
+@pytest.mark.parametrize("what", ["hcl.use.trained.write_learner", "os.replace"])
 def test_where_the_file_can_t_be_written_nothing_is_learned(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     x, names = served.blobs(0)
     service.learn(x[:5], names[:5])
@@ -144,8 +145,8 @@ def test_where_the_file_can_t_be_written_nothing_is_learned(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("hcl.use.trained.write_learner", full)
-        with pytest.raises(NotSaved, match=r"No space left on device.*Nothing was learned"):
+        patched.setattr(what, full)
+        with pytest.raises(NotSaved, match=r"no space left on the disk.*Nothing was learned"):
             service.learn(x, names)
     assert service.state() == before
     assert service.learn(x[:1], names[:1]).samples == before["samples"] + 6

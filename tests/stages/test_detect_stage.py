@@ -63,6 +63,7 @@ def test_a_row_for_each_batch_is_written(project):
 def test_a_stream_that_is_too_short_is_said_to_be(project):
     result = run("--batch-size", "200")
     assert result.exit_code == 0, result.output
+    assert "Note: the shortest segment of the stream has 3 batches" in result.output
     assert "changes: 0 of 4 found" in result.output
     assert "MISSED, true task 2; only 0 of its 3 batches could be judged" in result.output
     assert "0 of 9 batches could be judged: the stream is too short" in result.output

@@ -12,7 +12,7 @@ import pytest
 from hcl.train import store
 
 
-def hold(patch: pytest.MonkeyPatch, checkpoints: int, folder: Path = Path()) -> None:
+def hold(patch: pytest.MonkeyPatch, checkpoints: int, folder: Path = Path("/")) -> None:
     """From now on, runs within ``folder`` write so many checkpoints each, then wait to be killed.
 
     It holds in this process and in those that are forked from it, where each counts for itself.

@@ -44,7 +44,7 @@ METHODS = {
     "curl": CurlMethod(encoder=(16,), decoder=(16,), latents=4),
 }
 KILLS = 3
-HELD = 6  # new checkpoints of the 25 that a run may write before it waits to be killed
+HELD = 4  # new checkpoints of the 14 or more that a run may write before it waits to be killed
 
 
 def make_job(name: str) -> Job:

@@ -13,10 +13,13 @@ Beyond the paper, each with a parameter:
   so far. It can learn by −L_ll under N(f(x); m_y, Σ) in the first task, or in all tasks with L_FR
   on samples that a snapshot draws from the measured Gaussians.
 * **The calibrated detector** (``hcl.detect``), in place of one batch at λ = 5.
+* **Samples without a label** (``hcl.learn.plus.sharing``) and **mixed batches**
+  (``hcl.learn.plus.whose``).
 
 Kept: G of φ(z), (D + M)² numbers, whatever the number of tasks; R; one sum of D + M numbers for
 each pair; and, where the flow learns, the flow and one snapshot. Of samples, at most the last 256,
-until their sum is taken, and the batches that wait for the detector's verdict.
+until their sum is taken, the batches that wait for the detector's verdict, and up to 1,024 without
+a label that wait for their share.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import torch
 from torch import Tensor
 
 from hcl.detect.detector import Detector
+from hcl.errors import HCLError
 from hcl.learn.adam import Adam
 from hcl.learn.contract import (
     Batch,
@@ -50,6 +54,8 @@ from hcl.learn.plus.settings import (
     PlusMethod,
     RidgeRule,
 )
+from hcl.learn.plus.sharing import Sharing
+from hcl.learn.plus.whose import Whose
 from hcl.model.flows import Flow
 from hcl.model.hybrid import HybridModel, check_finite
 from hcl.model.losses import functional_loss
@@ -57,7 +63,6 @@ from hcl.model.settings import FlowSettings
 from hcl.records.runs import SAME
 from hcl.settings import check_memory
 
-SHARING = 0.1  # ε of Σ in responsibilities
 IDENTITY = FlowSettings(couplings=1, hidden_layers=1, hidden=1)  # the smallest is quickest
 
 
@@ -75,6 +80,11 @@ def build(method: PlusMethod, start: Start) -> PlusLearner:
     if method.flow is not None:
         rates = start.rates(method.flow.learning_rate, method.flow.weight_decay)
     check_labels(start, method.unlabelled, method.detection)
+    if start.partly_labelled and method.unlabelled and method.belongs == "sample":
+        raise HCLError(
+            f"belongs: is sample, and unlabelled {method.unlabelled:g}: whose a sample is, is "
+            "inferred with its label, which not all samples of the stream have. Take unlabelled: 0."
+        )
     return PlusLearner(
         model,
         method,
@@ -137,8 +147,10 @@ class PlusLearner:
         self._gaussians: Rule | None = None
         self.replay_factor: Tensor | None = None
         self.metric = Inverse()  # Σ⁻¹ of L_ll
-        self.partly = partly_labelled
-        self._sharing = Inverse()  # Σ⁻¹ of responsibilities
+        self.sharing: Sharing | None = None
+        if partly_labelled and settings.unlabelled:
+            self.sharing = Sharing(settings.unlabelled, size, self.moments.gram)
+        self.whose = Whose() if settings.belongs == "sample" else None
 
     # Whose batch is it?
 
@@ -154,7 +166,9 @@ class PlusLearner:
             if batch.task not in self.given:
                 self.given.append(batch.task)
             self._change_to(self.given.index(batch.task))
-            return Observation(self._learn_all(batch) if self.partly else self._learn(*batch[:2]))
+            if self.sharing is not None:
+                return Observation(self._learn_all(batch, self.sharing))
+            return Observation(self._learn(batch.x, batch.y))
         if self.detector is None:
             raise TypeError("a learner that is told its tasks needs a TaskBatch")
         if self.task < 0:
@@ -181,6 +195,8 @@ class PlusLearner:
         if task == self.task:
             return
         self.measured.end_task(self.moments)
+        if self.sharing is not None and self.task >= 0:
+            self._share_out(self.sharing)
         learns = self.settings.flow
         if self.task >= 0 and isinstance(learns, LearnsAll):
             if self.snapshot is None:
@@ -208,35 +224,50 @@ class PlusLearner:
 
     # Learning from it.
 
-    def _learn_all(self, batch: TaskBatch) -> Tensor | None:
-        """Learn from the samples with a label, then from those without one."""
+    def _learn_all(self, batch: TaskBatch, sharing: Sharing) -> Tensor | None:
+        """Learn from the samples with a label; those without one wait for their share."""
         labelled = batch.labelled()
         loss = self._learn(labelled.x, labelled.y) if len(labelled.y) else None
-        self._learn_unlabelled(batch.x[batch.y < 0])
+        with torch.no_grad():
+            z, _ = self.flow(tukey(batch.x[batch.y < 0], self.settings.power))
+        sharing.add(self.lifted(z))
+        if sharing.is_full:
+            self._share_out(sharing)
+        self._rule = self._gaussians = None
         return loss
 
-    @torch.no_grad()
-    def _learn_unlabelled(self, x: Tensor) -> None:
-        """Moments by responsibilities r_y ∝ N(z; m_y, Σ) over the classes of the current task.
-
-        Each of these must have come with a label before.
-        """
-        first = self.task * self.num_classes
-        within = slice(first, first + self.num_classes)
-        if not len(x) or not (self.moments.counts[within] > 0).all():
-            return
-        z, _ = self.flow(tukey(x, self.settings.power))
-        means = self.moments.means(self.flow.size)[within].to(z)
-        inverse = self._sharing.of(self.moments, SHARING, self.flow.size)
-        gap = z[:, None] - means  # (n, K, D)
-        r = (-0.5 * (gap @ inverse * gap).sum(2)).softmax(1)
-        self.moments.share(self.lifted(z), first, self.settings.unlabelled * r)
+    def _share_out(self, sharing: Sharing) -> None:
+        """Between the classes of the current task."""
+        sharing.settle(self.moments, self._within(), self._temperature())
         self._rule = self._gaussians = None
+
+    def _within(self) -> slice:
+        """The pairs of the current task."""
+        return slice(self.task * self.num_classes, (self.task + 1) * self.num_classes)
+
+    def _temperature(self) -> float:
+        """T of the rule, or where it has none, what the measured Gaussians begin with."""
+        if isinstance(self.settings.rule, GaussiansRule):
+            return self.measured.choice.best().temperature
+        return max(1.0, self.flow.size / 128)
+
+    def _shown(self) -> Moments:
+        """The moments to answer by: what waits for its share is in them."""
+        if self.sharing is None or not len(self.sharing.waiting):
+            return self.moments
+        moments = self.moments.copy()
+        self.sharing.into(moments, self._within(), self._temperature())
+        return moments
 
     def _learn(self, x: Tensor, y: Tensor) -> Tensor | None:
         """A step of the flow, where it learns at this time, and the moments of the latents."""
         loss = None
         x = tukey(x, self.settings.power)
+        if self.whose is not None:
+            own = self._own(x, y, self.whose)
+            x, y = x[own], y[own]
+            if not len(y):
+                return None
         if self._flow_learns():
             loss, z = self.objective(x, y)
             check_finite(loss, self.model, x)
@@ -253,6 +284,12 @@ class PlusLearner:
             self.measured.add(lifted, pairs, self.moments)
         self._rule = self._gaussians = None
         return loss
+
+    @torch.no_grad()
+    def _own(self, x: Tensor, y: Tensor, whose: Whose) -> Tensor:
+        """Which samples of a mixed batch are of the current task."""
+        z, _ = self.flow(x)
+        return whose.own(z, y, self.moments, self.num_classes, self.task)
 
     def _flow_learns(self) -> bool:
         """Not before Σ, which stands in its loss, is known from 2 D samples."""
@@ -317,16 +354,16 @@ class PlusLearner:
             if isinstance(rule, GaussiansRule):
                 self._rule = self.gaussians()
             elif isinstance(rule, GaussianRule):
-                self._rule = self.moments.gaussian_scores(rule.shrinkage)
+                self._rule = self._shown().gaussian_scores(rule.shrinkage)
             else:
-                self._rule = self.moments.ridge_scores(rule.penalty)
+                self._rule = self._shown().ridge_scores(rule.penalty)
         z, _ = (flow or self.flow)(tukey(x, self.settings.power))
         return self._rule(self.lifted(z)).unflatten(1, (self.num_tasks, self.num_classes))
 
     def gaussians(self) -> Rule:
         """The measured Gaussians, solved; of any rule, one covariance for all where it has one."""
         if self._gaussians is None:
-            self._gaussians = self.measured.rule(self.moments)
+            self._gaussians = self.measured.rule(self._shown())
         return self._gaussians
 
     @torch.no_grad()
@@ -395,8 +432,10 @@ class PlusLearner:
             "generator": self.generator.get_state(),
             "inverse": self.metric.state(),
         }
-        if self.partly:
-            state["sharing"] = self._sharing.state()
+        if self.sharing is not None:
+            state["sharing"] = {**self.sharing.state(), "samples": self.moments.samples}
+        if self.whose is not None:
+            state["whose"] = self.whose.state()
         if self.snapshot is not None:
             state["snapshot"] = self.snapshot.state_dict()
             state["replay_factor"] = self.replay_factor
@@ -415,8 +454,11 @@ class PlusLearner:
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"].cpu())
         self.metric.restore(state["inverse"])
-        if "sharing" in state:
-            self._sharing.restore(state["sharing"])
+        if self.sharing is not None:
+            self.sharing.restore(state["sharing"])
+            self.moments.samples = state["sharing"]["samples"]
+        if self.whose is not None:
+            self.whose.restore(state["whose"])
         if "snapshot" in state:
             self.snapshot = self.model.snapshot()
             self.snapshot.load(state["snapshot"])

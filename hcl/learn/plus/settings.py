@@ -139,6 +139,8 @@ class PlusMethod:
         flow: whether the flow learns; without it, it stays the identity.
         unlabelled: weight of a sample without a label, which is shared out between the classes of
             its task by their responsibilities; 0 leaves such samples out.
+        belongs: to a task: a whole ``batch``, or each ``sample`` by itself, which is inferred; for
+            streams whose batches are mixed.
         detection: how changes of task are found; with it the learner is never told its tasks.
     """
 
@@ -148,6 +150,7 @@ class PlusMethod:
     rule: GaussiansRule | RidgeRule | GaussianRule = field(default_factory=GaussiansRule)
     flow: LearnsFirst | LearnsAll | None = None
     unlabelled: Weight = 0.0
+    belongs: Literal["batch", "sample"] = "batch"
     detection: CalibratedSettings | None = None
 
     learner: ClassVar[str] = "hcl.learn.plus.learner"
