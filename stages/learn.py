@@ -71,9 +71,18 @@ def command(
     from hcl.use.trained import load
 
     trained = load(model, weights, device)
+    trained.check_task(task)
     before = trained.about
     sets = [learning.read_data(trained, path, epochs > 1) for path in data]
     learning.check(trained, sets, taken)
+    for path, each in zip(data, sets, strict=True):
+        tasks = learning.tasks_in(trained, each)
+        if len(tasks) > 1 and not in_order:
+            listed = ", ".join(map(str, tasks))
+            what = "they are shown one after the other; one of few batches may not be noticed"
+            if trained.is_told:
+                what = f"all of it is learned as task {task}"
+            click.echo(f"Note: {path}: has classes of the tasks {listed}; {what}.", err=True)
     new = [name for each in sets for name in sorted(set(each.names)) if trained.is_new(name)]
     known = trained.known_names
     changes = learning.learn(

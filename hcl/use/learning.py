@@ -2,6 +2,8 @@
 
 The samples of one data set are shown in an order that is drawn from the run's seed and the number
 of samples seen so far: two data sets in one go, or one today and one tomorrow, are the same stream.
+Classes of different tasks are not shuffled into each other: where each name is of one task, tasks
+follow one another, as in the stream that the learner knows.
 """
 
 from __future__ import annotations
@@ -75,6 +77,9 @@ def _shown(
     if not in_order:
         seen = trained.about.samples + trained.waiting
         order = np.random.default_rng([trained.about.seed, ORDER, seen]).permutation(order)
+        homes = {name: trained.home_of(name) or 0 for name in set(data.names)}
+        of_task = np.array([homes[data.names[i]] for i in order])
+        order = order[np.argsort(of_task, kind="stable")]
     start = 0
     for x in data.samples(order):
         yield x, [data.names[i] for i in order[start : start + len(x)]]
@@ -98,6 +103,12 @@ def read_data(trained: Trained, path: Path, again: bool = False) -> Data:
     if path.suffix.lower() == ".npz":
         return _npz(path)
     raise HCLError(f"{path}: labelled data are a folder of class folders, or .h5, .hdf5 or .npz.")
+
+
+def tasks_in(trained: Trained, data: Data) -> list[int]:
+    """The known tasks, from 1, that a data set has classes of, as far as names tell."""
+    homes = {trained.home_of(name) for name in set(data.names)}
+    return sorted(home for home in homes if home is not None)
 
 
 def check(trained: Trained, data: Iterable[Data], places: Mapping[str, str]) -> None:

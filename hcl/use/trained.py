@@ -19,6 +19,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -298,14 +299,19 @@ class Trained:
         if labels:
             raise HCLError(
                 f"the class {name!r} stood for different labels in different tasks, "
-                f"{sorted(labels)}: say by --as {name}=CLASS whose place it takes."
+                f"{sorted(labels)}: say by --as {quote(f'{name}=CLASS')} whose place it takes."
             )
         listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
         raise HCLError(
             f"the class {name!r} is not known to this model{did_you_mean(name, known)}: {listed}. "
             f"All its tasks have the same {self._num_classes} classes: if it is a new task's, say "
-            f"whose place it takes: --as {name}=CLASS."
+            f"whose place it takes: --as {quote(f'{name}=CLASS')}."
         )
+
+    def home_of(self, name: str) -> int | None:
+        """The one task, from 1, that has a class of this name; ``None`` for no task, or several."""
+        found = [task for task, names in enumerate(self.names, 1) if name in names]
+        return found[0] if len(found) == 1 and self.learner.num_tasks else None
 
     @property
     def known_names(self) -> list[str]:
@@ -340,8 +346,7 @@ class Trained:
             raise HCLError(f"{len(samples)} samples, but {len(names)} labels.")
         if not names:
             return []
-        if looks_back(self._about.method):
-            raise NoArchive(self._about).refusal()
+        self.check_task(task)
         labels = self._labels_of(names, places or {})
         number = self._number(task)
         new = _Waiting(
@@ -355,6 +360,12 @@ class Trained:
             self._take(new)
         self._pairs = None
         return self._changes[before:]
+
+    def check_task(self, task: int | None) -> None:
+        """An error where it can't go on learning, or not as this task."""
+        if looks_back(self._about.method):
+            raise NoArchive(self._about).refusal()
+        self._number(task)
 
     def _number(self, task: int | None) -> int | None:
         """The number under which a learner is given its task; one that it never had is new."""

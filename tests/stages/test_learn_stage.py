@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from hcl.records import embeddings
 from hcl.train.loop import Job
 from hcl.train.saving import write_learner
+from hcl.use import learning
 from hcl.use.trained import load
 from stages.learn import command
 from tests.support.drawn import draw, make_model
@@ -78,6 +79,27 @@ def test_what_was_noticed_is_said_and_a_new_task_has_its_names(blobs: Path) -> N
     found = trained.predict(np.load(blobs / "far.npz")["x"])
     assert set(found.name) <= {"gorse", "hazel"}
     assert load(out).about.changes[-1].batch * 32 > 500
+
+
+def test_classes_of_different_tasks_are_not_shuffled_into_each_other(
+    blobs: Path, tmp_path: Path
+) -> None:
+    train_model(tmp_path / "model", "slda")
+    trained = load(tmp_path / "model")
+    both = [np.load(blobs / f"{task}.npz") for task in (0, 1)]
+    x, y = (np.concatenate([part[name] for part in both]) for name in ("x", "y"))
+    mixed = np.random.default_rng(0).permutation(len(y))
+    np.savez(tmp_path / "mixed.npz", x=x[mixed], y=y[mixed])
+    data = learning.read_data(trained, tmp_path / "mixed.npz")
+    shown = [name for _, names in learning._shown(trained, data, False) for name in names]
+    assert [trained.home_of(name) for name in shown] == [1] * 500 + [2] * 500
+    assert shown[:500] != sorted(shown[:500])  # shuffled within a task
+    options = ("--data", tmp_path / "mixed.npz", "--task", "3")
+    result = run(tmp_path, *options, "--out", tmp_path / "3")
+    assert "has classes of the tasks 1, 2; all of it is learned as task 3." in result.stderr
+    result = run(tmp_path, *options, "--out", tmp_path / "as-is", "--in-order")
+    assert result.exit_code == 0
+    assert "Note" not in result.stderr
 
 
 def test_a_class_that_a_growing_model_never_saw_is_said(blobs: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_new_task_s_classes_take_the_places_of_known_ones(folder: Path) -> Non
     x = np.concatenate([centre + 9 + np.eye(64)[i % 2] * (i % 2) * 30 for i in range(64)])
     x = x.reshape(64, 64).astype(np.float32)
     y = ["gorse" if i % 2 else "hazel" for i in range(64)]
-    with pytest.raises(HCLError, match="'gorse' is not known"):
+    with pytest.raises(HCLError, match="'hazel' is not known"):
         trained.learn(x, y, task=4)
     assert trained.num_tasks == 3
     trained.learn(x, y, task=4, places={"hazel": "ash", "gorse": "fir"})
