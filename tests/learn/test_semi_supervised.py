@@ -64,7 +64,7 @@ def test_the_unlabelled_help():
 
 @pytest.mark.parametrize("rule", [RidgeRule(), GaussianRule(shrinkage=0.1)])
 def test_the_unlabelled_help_the_moments(rule):
-    noise = Tails(degrees=30, scale=1.5)
+    noise = Tails(degrees=30, scale=2.5)
     use, ignore = (
         accuracy(
             PlusMethod(power=1.0, projections=0, rule=rule, unlabelled=weight),
@@ -74,7 +74,7 @@ def test_the_unlabelled_help_the_moments(rule):
         )
         for weight in (1.0, 0.0)
     )
-    assert use > ignore + 0.01
+    assert use > ignore + 0.05
 
 
 def test_moments_are_shared_out_by_responsibilities():
