@@ -234,8 +234,6 @@ def kill_serving(reference: Reference, kills: int, seed: int) -> Iterator[Outcom
                 troubles.append(f"{learned} lessons were acknowledged, {first - base} are there")
             learned = first - base
             killer = threading.Timer(chance.uniform(0.0, 1.5), server.kill)
-            if number < kills:
-                killer.start()
             with suppress(OSError, HTTPException):
                 while number < kills or learned == first - base:  # at the end, one more
                     reply = client.post("/learn", lessons[learned % len(lessons)])
@@ -243,6 +241,8 @@ def kill_serving(reference: Reference, kills: int, seed: int) -> Iterator[Outcom
                         troubles.append(f"status {reply.status}: {reply.body[:300]!r}")
                         break
                     learned += 1
+                    if number < kills and learned == first - base + 1:
+                        killer.start()  # not before: a busy machine would learn nothing at all
             killer.cancel()
     with process(model, "--state", str(folder / "whole.safetensors")) as (client, _):
         for number in range(learned):
