@@ -179,6 +179,17 @@ def test_the_flow_learns_when_it_is_told_to():
     assert weights == {"all": (True, True), "first": (True, False), "never": (False, False)}
 
 
+def test_what_waits_is_a_test_when_the_task_changes():
+    made = taught(tasks=1, flow=None, rule=GaussiansRule(rank=2))
+    trials, counts = made.measured.choice.trials, sum(made.measured.spreads.counts)
+    assert counts < 6 * 32
+    assert made.measured.waiting
+    made.observe(TaskBatch(*samples(1, seed=0), 1))
+    assert made.measured.choice.trials == trials + 1
+    assert sum(made.measured.spreads.counts) == 6 * 32
+    assert sum(len(y) for _, y in made.measured.waiting) == 32  # the new task's
+
+
 def watching(batches: int = 60) -> PlusLearner:
     """A learner that has seen one task and suspects nothing."""
     made = learner(flow=None, detection=CalibratedSettings())
