@@ -179,6 +179,16 @@ def test_the_flow_learns_when_it_is_told_to():
     assert weights == {"all": (True, True), "first": (True, False), "never": (False, False)}
 
 
+def test_what_waits_is_a_test_when_the_task_changes():
+    made = taught(tasks=1, batches=20, flow=None, rule=GaussiansRule(rank=2))
+    trials = made.measured.choice.trials
+    assert len(made.measured.waiting) > 1
+    made.observe(TaskBatch(*samples(1, seed=0), 1))
+    assert made.measured.choice.trials == trials + 1
+    assert sum(made.measured.spreads.counts) == 20 * 32
+    assert sum(len(y) for _, y in made.measured.waiting) == 32  # the new task's
+
+
 def watching(batches: int = 60) -> PlusLearner:
     """A learner that has seen one task and suspects nothing."""
     made = learner(flow=None, detection=CalibratedSettings())
