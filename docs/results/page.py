@@ -1,4 +1,4 @@
-"""The tables of docs/results.md, pixels.md and beyond.md, and figures, from the CSVs beside this one.
+"""The tables of docs/results.md, pixels.md and beyond.md, and figures, from the CSVs beside it.
 
     python docs/results/page.py
     python docs/results/page.py --add report --commit 5fd4a9e
