@@ -1,4 +1,4 @@
-"""The tables of docs/results.md and docs/pixels.md, and figures, from the CSVs beside this one.
+"""The tables of docs/results.md, pixels.md and beyond.md, and figures, from the CSVs beside it.
 
     python docs/results/page.py
     python docs/results/page.py --add report --commit 5fd4a9e
@@ -33,7 +33,7 @@ from hcl.report.styles import style_of
 from hcl.report.tables import DASH, mean_std, title_of
 
 HERE = Path(__file__).resolve().parent
-PAGES = (HERE.parent / "results.md", HERE.parent / "pixels.md")
+PAGES = tuple(HERE.parent / name for name in ("results.md", "pixels.md", "beyond.md"))
 FIGURES = HERE.parent / "figures"
 RUNS = "runs.csv"
 USUAL_SEEDS = "3"  # said once, above the tables
