@@ -120,30 +120,25 @@ def test_swapped_labels_and_another_spread_are_changes():
         assert late <= 5, change
 
 
-def test_a_blurred_change_is_found_once():
-    world, mixed = World(seed=4), []
-    for index in range(130):
-        share = min(max((index - 80) / 10, 0), 1)
+def blurred(world: World, batches: int, over: int):
+    """From batch 80 on the share of the second task rises, over so many batches."""
+    for index in range(batches):
+        share = min(max((index - 80) / over, 0), 1)
         (x, y), (other, labels) = world.batch(0), world.batch(1)
         count = round(32 * share)
         x[:count], y[:count] = other[:count], labels[:count]
-        mixed.append((x, y))
-    found = verdicts(made(), mixed)
+        yield x, y
+
+
+def test_a_blurred_change_is_found_once():
+    found = verdicts(made(), blurred(World(seed=4), batches=130, over=10))
     assert [(verdict, task) for _, verdict, task in found] == [(NEW, 1)]
     assert 80 < found[0][0] < 95
 
 
 def test_a_change_that_takes_its_time_is_found_once():
-    """The share of the new task rises over 40 batches: the first are a mixture."""
     for seed in range(5):
-        world, mixed = World(seed=seed, apart=2.0), []
-        for index in range(200):
-            share = min(max((index - 80) / 40, 0), 1)
-            (x, y), (other, labels) = world.batch(0), world.batch(1)
-            count = round(32 * share)
-            x[:count], y[:count] = other[:count], labels[:count]
-            mixed.append((x, y))
-        found = verdicts(made(), mixed)
+        found = verdicts(made(), blurred(World(seed=seed, apart=2.0), batches=200, over=40))
         assert [(verdict, task) for _, verdict, task in found] == [(NEW, 1)], seed
 
 
