@@ -1,4 +1,4 @@
-"""The runs behind ``pixels.md``: a task or two on pixels, scored on held-out training samples.
+"""The runs behind ``pixels.md`` and ``logit.md``: a task or two, scored on held-out samples.
 
 python docs/notebook/pixels.py pair data/embeddings/mnist-28.h5 --rate 3e-3 --mean-scale 3
 python docs/notebook/pixels.py ten data/embeddings/svhn-32.h5 --kind realnvp-image
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hcl.evaluate.scoring import score
 from hcl.learn.adam import Adam
-from hcl.learn.flow.settings import AllData, FlowMethod, FunctionalSettings
+from hcl.learn.flow.settings import AllData, FlowMethod, FunctionalSettings, GenerativeSettings
 from hcl.learn.settings import TrainingSettings
 from hcl.model.hybrid import build_model
 from hcl.model.images import dequantise, midpoints
@@ -34,6 +34,8 @@ from hcl.train.loop import Job, train_seed
 from hcl.train.machine import one_thread
 from hcl.tune.search import on_validation
 from hcl.tune.settings import TuneSettings
+
+MEMORIES = ("all", "functional", "generative")
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,11 @@ def learn_stream(options: argparse.Namespace, flow: FlowSettings) -> None:
         samples_per_class=500,
     )
     benchmark = on_validation(make_benchmark("trial", settings, found, "trial"), TuneSettings())
-    functional = FunctionalSettings(alpha=options.alpha, draws=options.draws)
-    memory = AllData() if options.memory == "all" else functional
+    memory = {
+        "all": AllData(),
+        "functional": FunctionalSettings(alpha=options.alpha, draws=options.draws),
+        "generative": GenerativeSettings(draws=options.draws),
+    }[options.memory]
     training = TrainingSettings(
         learning_rate=options.rate, weight_decay=5e-5, mean_scale=options.mean_scale
     )
@@ -100,7 +105,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--mean-scale", type=float, default=3.0)
     parser.add_argument("--bound", type=float, default=3.0)
-    parser.add_argument("--memory", choices=("all", "functional"), default="functional")
+    parser.add_argument("--memory", choices=MEMORIES, default="functional")
+    parser.add_argument("--pixels", choices=("affine", "logit"), default="affine")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--alpha", type=float, default=1.0)
@@ -116,6 +122,7 @@ def main() -> None:
         hidden_layers=1 if glow else 2,
         hidden=options.hidden or (32 if glow else 16),
         bound=options.bound,
+        pixels=options.pixels,
     )
     if options.trial == "stream":
         learn_stream(options, flow)

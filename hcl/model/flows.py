@@ -83,6 +83,7 @@ def build_flow(settings: FlowSettings, shape: tuple[int, ...], generator: torch.
             blocks=settings.hidden_layers,
             bound=settings.bound,
             generator=generator,
+            pixels=settings.pixels,
         )
     return glow(
         shape,
@@ -92,4 +93,5 @@ def build_flow(settings: FlowSettings, shape: tuple[int, ...], generator: torch.
         layers=settings.hidden_layers,
         bound=settings.bound,
         generator=generator,
+        pixels=settings.pixels,
     )

@@ -34,6 +34,8 @@ class FlowSettings:
         scales: resolutions of a flow on images.
         spread: of the first weights of each coupling network's last layer, in 1/√inputs, for
             ``realnvp``: 0 starts the flow as the identity, above it as a random map.
+        pixels: what a flow on images does to its bytes first: ``affine``, or ``logit``, which
+            widens the noise of black and white pixels and suits drawings such as MNIST.
     """
 
     kind: Literal["realnvp", "realnvp-image", "glow"] = "realnvp"
@@ -43,10 +45,13 @@ class FlowSettings:
     bound: Annotated[float, Range(0, 20, above=True)] = 3.0
     scales: Annotated[int, Range(1, 10)] = 1
     spread: Annotated[float, Range(0, 1_000)] = 0.0
+    pixels: Literal["affine", "logit"] = "affine"
 
     def __post_init__(self) -> None:
         check_limits(self)
         if self.kind == "realnvp" and self.scales != 1:
             raise ValueError(f"scales: a flow on vectors has 1, found {self.scales}")
+        if self.kind == "realnvp" and self.pixels != "affine":
+            raise ValueError(f"pixels: a flow on vectors has none, found {self.pixels}")
         if self.kind != "realnvp" and self.spread != 0:
             raise ValueError(f"spread: a flow on images starts with 0, found {self.spread}")

@@ -210,6 +210,7 @@ def test_a_coupling_stretches_within_its_bound() -> None:
         ({"hidden_layers": 0}, (4,), "hidden_layers: is 0; expected"),
         ({"bound": 0.0}, (4,), "bound: is 0; expected"),
         ({"spread": -1.0}, (4,), "spread: is -1; expected"),
+        ({"pixels": "logit"}, (4,), "pixels: a flow on vectors has none"),
         ({"spread": 1.0, "kind": "glow"}, (4,), "spread: a flow on images starts with 0"),
     ],
 )

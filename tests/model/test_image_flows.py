@@ -19,6 +19,7 @@ from hcl.model.images import (
     HighwayNetwork,
     ImageFlow,
     MaskedCoupling,
+    PixelLogit,
     PixelScaling,
     ResidualNetwork,
     Squeeze,
@@ -84,6 +85,7 @@ GENERATOR = torch.Generator().manual_seed(0)
 CHANNELS = {"channels": 3, "generator": GENERATOR}
 LAYERS = {
     "pixels": (PixelScaling(), (2, 3, 3)),
+    "logit": (PixelLogit(), (2, 3, 3)),
     "squeeze": (Squeeze(), (2, 4, 2)),
     "actnorm": (ActNorm(3), (3, 2, 3)),
     "mix": (ChannelMix(4, GENERATOR), (4, 2, 3)),
@@ -127,6 +129,24 @@ def test_each_layer_alone_is_exact(name: str) -> None:
     matrix = jacobian(lambda v: layer(v)[0], x)
     expected = torch.linalg.slogdet(matrix).logabsdet
     torch.testing.assert_close(log_det.detach(), expected)
+
+
+def test_the_logit_takes_back_what_is_drawn_beyond_black_and_white() -> None:
+    """In float32, to a hundredth of the Gaussians' spread; a plain logit ends at 0 and 256."""
+    drawn = torch.linspace(-10, 10, 2001).view(-1, 1, 1, 1)
+    x, log_det = PixelLogit().inverse(drawn)
+    assert x.min() < 0
+    assert x.max() > 256
+    z, log_det_back = PixelLogit()(x)
+    torch.testing.assert_close(z, drawn, atol=1e-2, rtol=0)
+    torch.testing.assert_close(log_det_back, -log_det, atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("byte", [0, 255])
+def test_the_logit_widens_the_noise_of_black_and_white(byte: int) -> None:
+    noise = byte + torch.linspace(0, 1, 100).view(-1, 1, 1, 1)
+    plain, widened = (layer(noise)[0].std() for layer in (PixelScaling(), PixelLogit()))
+    assert widened > 20 * plain
 
 
 @pytest.mark.parametrize("plain", [False, True])
