@@ -8,7 +8,7 @@ import torch
 from hcl.evaluate.metrics import expected_calibration_error
 from hcl.learn.moments import Moments
 from hcl.learn.plus.choosing import Choice, Chosen, Grid, log_posteriors
-from hcl.learn.plus.measured import Measured, fingerprint, grid
+from hcl.learn.plus.measured import Measured, grid
 from hcl.learn.plus.settings import GaussiansRule
 
 CPU = torch.device("cpu")
@@ -106,22 +106,12 @@ def test_a_second_epoch_is_no_news():
     assert sum(counts) <= sum(measured.spreads.counts) <= 320
     assert measured.choice.trials <= trials + 1  # what waited when the second began
     assert waiting < 256
-    assert sum(measured.spreads.counts) == len(measured.fingerprints.unique()) == 320
+    assert sum(measured.spreads.counts) == len(measured.seen.state().unique()) == 320
     measured.end_task(moments)
     _, once = taught(z, pairs)
     assert moments.samples == 320
     assert torch.equal(moments.counts, once.counts)
     torch.testing.assert_close(moments.covariance(0.1), once.covariance(0.1), rtol=0, atol=1e-5)
-
-
-def test_fingerprints_tell_samples_apart():
-    z, _ = stream(1000)
-    marks = fingerprint(z)
-    assert len(marks.unique()) == 1000
-    assert torch.equal(fingerprint(z[5:9]), marks[5:9])
-    changed = z.clone()
-    changed[0, 3] = changed[0, 3].nextafter(torch.tensor(9.0))
-    assert fingerprint(changed)[0] != marks[0]
 
 
 def test_a_block_of_pairs_that_are_hardly_known_is_no_test():

@@ -108,7 +108,7 @@ def test_learners_by_sums_see_each_sample_once_and_learn_pairs(name):
 def test_hcl_plus_sums_each_sample_once_however_often_it_is_shown(name):
     repeated = dataclasses.replace(TASKS, stream=tuple(Segment(s.task, 5) for s in TASKS.stream))
     _, learner = train_seed(dataclasses.replace(job(name), benchmark=repeated))
-    shown = len(learner.measured.fingerprints) + sum(len(y) for _, y in learner.measured.waiting)
+    shown = len(learner.measured.seen.state()) + sum(len(y) for _, y in learner.measured.waiting)
     if learner.detector is not None:
         shown += sum(len(x) for x, _ in learner.detector.waiting)
     assert shown == (

@@ -2,7 +2,8 @@
 
 Samples wait in a block before they are taken into the pairs' covariances, so that they can be a
 test first (``hcl.learn.plus.choosing``). A sample that comes again, in a second epoch, is no test
-and no news: it is known by a fingerprint of 8 bytes, passed over here and taken out of the sums.
+and no news: it is known by its fingerprint (``hcl.learn.plus.seen``), passed over here and taken
+out of the sums.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from torch import Tensor
 from hcl.learn.moments import BLOCK, LinearScores, Moments
 from hcl.learn.plus.choosing import Choice, Chosen, Grid, log_posteriors
 from hcl.learn.plus.gaussians import Densities, Spreads
+from hcl.learn.plus.seen import Seen, fingerprint
 from hcl.learn.plus.settings import GaussiansRule
 
 FEWEST = 32  # samples of a block; a sixth of the task's so far, up to BLOCK
 AGAIN = 8  # one in so many of a block: when more come again, an epoch is over
 KNOWN = 0.75  # of the samples that pairs have on average: less, and a pair's samples are no test
-REMEMBERED = 2**20  # fingerprints
 
 
 class Rule:
@@ -68,7 +69,7 @@ class Measured:
         self.choice = Choice(grid(settings), size, device)
         self.waiting: list[tuple[Tensor, Tensor]] = []  # φ and pairs
         self.taken = 0  # samples of the task so far that wait no longer
-        self.fingerprints = torch.zeros(0, dtype=torch.int64, device=device)
+        self.seen = Seen(device)
 
     def add_classes(self, count: int) -> None:
         """Room for ``count`` more pairs."""
@@ -110,7 +111,7 @@ class Measured:
             settled += len(self.waiting[count][1])
             count += 1
         del self.waiting[:count]
-        self._remember(lifted[:settled])
+        self.seen.add(fingerprint(lifted[:settled, : self.size]))
         rows = [row for row in fresh if row < settled]
         if len(rows) < settled:
             stale = sorted(set(range(settled)) - set(rows))
@@ -135,16 +136,12 @@ class Measured:
         lifted = torch.cat([lifted for lifted, _ in self.waiting])
         pairs = torch.cat([pairs for _, pairs in self.waiting])
         marks = fingerprint(lifted[:, : self.size])
-        known = torch.isin(marks, self.fingerprints)
+        known = self.seen.has(marks)
         rows: dict[int, tuple[int, int]] = {}  # by fingerprint: the first row that has it
         for row, (mark, pair, old) in enumerate(torch.stack((marks, pairs, known)).T.tolist()):
             if not old:
                 rows.setdefault(mark, (row, pair))
         return lifted, pairs, dict(rows.values())
-
-    def _remember(self, lifted: Tensor) -> None:
-        marks = fingerprint(lifted[:, : self.size])
-        self.fingerprints = torch.cat((self.fingerprints, marks))[-REMEMBERED:]
 
     def _mean_count(self) -> float:
         """Samples that a pair has, of those that have any."""
@@ -196,7 +193,7 @@ class Measured:
             "choice": self.choice.state(),
             "waiting": [list(part) for part in self.waiting],
             "taken": self.taken,
-            "fingerprints": self.fingerprints,
+            "fingerprints": self.seen.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -205,7 +202,7 @@ class Measured:
         self.choice.restore(state["choice"])
         self.waiting = [(lifted, pairs) for lifted, pairs in state["waiting"]]
         self.taken = state["taken"]
-        self.fingerprints = state["fingerprints"].clone()
+        self.seen.restore(state["fingerprints"])
 
 
 def grid(settings: GaussiansRule) -> Grid:
@@ -223,11 +220,3 @@ def grid(settings: GaussiansRule) -> Grid:
             for name, value in given.items()
         }
     )
-
-
-def fingerprint(z: Tensor) -> Tensor:
-    """A number (n,) for the bits of each sample (n, D): the same for the same sample."""
-    odd = (
-        torch.arange(1, z.shape[1] + 1, device=z.device, dtype=torch.int64) * 0x9E3779B97F4A7C1 | 1
-    )
-    return (z.contiguous().view(torch.int32).long() * odd).sum(1)
