@@ -112,7 +112,8 @@ def watch_benchmark(
     stream = Stream(
         benchmark, embeddings, batch_size=batch_size, seed=seed, device=torch.device("cpu")
     )
-    detector = Detector(settings, benchmark.num_classes, stream.shape)
+    own = benchmark.shown.labels == "own"
+    detector = Detector(settings, benchmark.num_classes, stream.shape, own_classes=own)
     segments = range(len(benchmark.stream))
 
     def shown() -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -38,6 +38,8 @@ class Detector:
         num_classes: K.
         shape: of one sample.
         device: where samples come.
+        own_classes: whether tasks bring classes of their own. A batch none of whose classes came in
+            the current task then is another's: no distance could tell, there being no mean.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class Detector:
         num_classes: int,
         shape: tuple[int, ...],
         device: torch.device | None = None,
+        own_classes: bool = False,
     ) -> None:
         self.settings = settings
+        self.own_classes = own_classes
         self.num_classes = num_classes
         self.device = torch.device("cpu") if device is None else device
         self.size = known_size(shape)
@@ -85,7 +89,9 @@ class Detector:
         scores = self._look(measured)
         high = self._high()
         self.waiting.append((x, y))
-        released = self.sequential.update(scores)
+        is_apart = self._is_apart(measured)
+        judged = self.sequential.part if is_apart else self.sequential.update
+        released = judged(scores)
         evidence = self.sequential.suspicion.evidence
         batches, earlier = self.waiting[:released], []
         del self.waiting[:released]
@@ -94,7 +100,7 @@ class Detector:
         else:
             self._learn_all(batches)
         verdict = SAME
-        if self.sequential.alarm:
+        if is_apart or self.sequential.alarm:
             earlier = batches
             verdict = self._settle()
             batches = self.waiting
@@ -129,6 +135,11 @@ class Detector:
 
     def _measured_by(self, task: int, z: Tensor, y: Tensor) -> Measured:
         return Measured(z, y, self.tasks[task], self.scatter.metric)
+
+    def _is_apart(self, measured: Measured) -> bool:
+        """Whether tasks have their own classes, and the batch has none of the current one's."""
+        known = self.own_classes and self.tasks[self.task].age > 0
+        return known and not int(measured.classes)
 
     def _look(self, measured: Measured) -> Scores:
         """The scores on the CPU, once a batch; NaN before a metric is known."""

@@ -176,6 +176,15 @@ class Sequential:
             return 0
         return self._release(len(self.waiting))
 
+    def part(self, scores: Scores) -> int:
+        """Take in a batch that is of another task for certain; ``reset`` has to follow.
+
+        All that wait may be learned as the task's own, and their number is returned.
+        """
+        released = self._release(len(self.waiting))
+        self.waiting.append(scores)
+        return released
+
     def accept_all(self) -> None:
         """After an alarm: what waits is the task's own after all."""
         self._release(len(self.waiting))

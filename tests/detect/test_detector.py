@@ -356,3 +356,46 @@ def test_a_rate_that_was_not_simulated_is_refused():
     for every in (99, 1_000_001):
         with pytest.raises(HCLError, match=f"d.false_alarm_every: is {every}; expected a whole"):
             build(CalibratedSettings, {"false_alarm_every": every}, "params.yaml", "d")
+
+
+def with_own_classes(order: list[int], batches: int) -> list[tuple[int, int, int]]:
+    """Two classes for each task, all alike in how they spread; the detector knows six."""
+    random = np.random.default_rng(0)
+    centres = 3 * random.normal(size=(6, SIZE))
+    detector = Detector(CalibratedSettings(), 6, (SIZE,), own_classes=True)
+
+    def shown():
+        for task in order:
+            for _ in range(batches):
+                y = 2 * task + random.integers(0, 2, 32)
+                x = (centres[y] + random.normal(size=(32, SIZE))).astype(np.float32)
+                yield torch.from_numpy(x), torch.from_numpy(y)
+
+    return verdicts(detector, shown())
+
+
+def test_a_batch_without_any_class_of_the_task_is_of_another_task_at_once():
+    found = with_own_classes([0, 1, 0, 2], 20)
+    assert found == [(20, NEW, 1), (40, RECURRING, 0), (60, NEW, 2)]
+
+
+def test_a_task_of_its_own_classes_may_be_as_short_as_two_batches():
+    assert [task for _, _, task in with_own_classes([0, 1, 2], 2)] == [1, 2]
+
+
+def test_batches_under_suspicion_are_the_old_tasks_when_other_classes_come():
+    world = World()
+    detector = Detector(CalibratedSettings(), 2 * CLASSES, (SIZE,), own_classes=True)
+    for _ in range(40):
+        detector.judge(*world.batch(0))
+    x, y = world.batch(0, moved=0.6)
+    waiting = detector.judge(x, y)
+    assert waiting.verdict == SAME
+    assert not waiting.released
+    other, labels = world.batch(1)
+    found = detector.judge(other, labels + CLASSES)
+    assert found.verdict == NEW
+    assert [len(part) for part in (found.earlier, found.released)] == [1, 1]
+    assert torch.equal(found.earlier[0][0], x)
+    assert torch.equal(found.released[0][0], other)
+    assert not detector.waiting

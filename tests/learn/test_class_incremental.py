@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hcl.detect.settings import CalibratedSettings
 from hcl.evaluate.scoring import score
 from hcl.learn.closed_form.settings import NearestMeanMethod, RanPACMethod, StreamingLDAMethod
 from hcl.learn.contract import Batch
@@ -27,8 +28,10 @@ METHODS = {
     "hcl-fr": FlowMethod(memory=FunctionalSettings(alpha=10)),
     "hcl-gr": FlowMethod(memory=GenerativeSettings()),
     "hcl-fr-ta": FlowMethod(memory=FunctionalSettings(alpha=10), detection=DETECTION),
+    "hcl-fr-auto": FlowMethod(memory=FunctionalSettings(alpha=10), detection=CalibratedSettings()),
     "hcl-gr-measured": FlowMethod(memory=GenerativeSettings(draws="measured")),
     "hcl-plus": PlusMethod(projections=50),
+    "hcl-plus-ta": PlusMethod(projections=50, detection=CalibratedSettings()),
     "ncm": NearestMeanMethod(),
     "slda": StreamingLDAMethod(),
     "ranpac": RanPACMethod(projections=200),

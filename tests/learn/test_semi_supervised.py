@@ -15,7 +15,7 @@ from hcl.learn.closed_form.settings import StreamingLDAMethod
 from hcl.learn.flow.settings import BufferSettings, FlowMethod, FunctionalSettings
 from hcl.learn.moments import Moments
 from hcl.learn.plus.settings import GaussianRule, PlusMethod, RidgeRule
-from hcl.learn.plus.sharing import Sharing, shares_of
+from hcl.learn.plus.sharing import DIRECTIONS, KEPT, Sharing, leading, shares_of
 from hcl.learn.settings import TrainingSettings
 from hcl.model.latent import LatentMixture
 from hcl.model.model_file import write_model
@@ -107,38 +107,80 @@ def test_a_learner_goes_on_with_what_waits_and_a_question_changes_nothing(tmp_pa
                 again = build_learner(made, stream)
                 again.restore(stopped.state())
                 stopped = again
+    assert len(asked.sharing.labels) == 32  # of the second task alone
     for name, learner in (("asked", asked), ("stopped", stopped)):
         write_model(tmp_path / name, {}, learner.state())
     assert (tmp_path / "asked").read_bytes() == (tmp_path / "stopped").read_bytes()
 
 
 def test_a_class_without_any_label_gets_no_share():
+    generator = torch.Generator().manual_seed(0)
     sharing = Sharing(1.0, 3, torch.zeros(3))
-    sharing.add(torch.randn(20, 3, generator=torch.Generator().manual_seed(0)))
     moments = Moments(3, torch.device("cpu"))
     moments.add_classes(2)
-    moments.add(torch.ones(2, 3), torch.tensor([0, 0]))
-    sharing.into(moments, slice(0, 2), 1.0)
-    assert moments.counts.tolist() == [2, 0]
-    moments.add(-torch.ones(2, 3), torch.tensor([1, 1]))
-    sharing.settle(moments, slice(0, 2), 1.0)
-    assert 4 < moments.counts.sum() <= 24
+    near = torch.randn(20, 3, generator=generator)
+    sharing.add(near + 4, torch.tensor([0, 0] + [-1] * 18))
+    sharing.into(moments, slice(0, 2))
+    assert moments.counts.tolist() == [0, 0]
+    sharing.add(near - 4, torch.tensor([1, 1] + [-1] * 18))
+    sharing.settle(moments, slice(0, 2))
+    assert moments.counts.tolist() == pytest.approx([18, 18], abs=1)
     assert not len(sharing.waiting)
 
 
-def test_what_lies_between_classes_has_no_share():
-    moments = Moments(2, torch.device("cpu"))
-    moments.add_classes(2)
-    near = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
-    for pair, centre in enumerate((-4.0, 4.0)):
-        moments.add(near + torch.tensor([centre, 0.0]), torch.full((50,), pair))
-    middle = moments.means().mean(0)
-    z = torch.stack((middle.float(), moments.means()[1].float()))
-    found = shares_of(z, moments, slice(0, 2), 1.0)
-    assert found[0].abs().max() < 1e-3
-    assert found[1].tolist() == pytest.approx([0, 1], abs=1e-3)
-    warm = shares_of(z, moments, slice(0, 2), 50.0)
-    assert 0.05 < warm[1].sum() < 0.9
+def two_classes(count: int, size: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Classes lie apart along the tenth of ten wide directions; the others are narrow."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(count) % 2
+    z = 0.2 * torch.randn(count, size, generator=generator)
+    z[:, :9] *= 10
+    z[:, 9] = 2.5 * z[:, 9] + 3 * (y - 0.5)
+    return z, y
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_with_fewer_samples_than_features_the_shares_are_right(seed):
+    z, y = two_classes(240, 1000, seed)
+    shares = shares_of(z[12:], z[:12], y[:12], 2)
+    assert (shares.argmax(1) == y[12:]).double().mean() > 0.95
+    assert shares.sum(1).mean() > 0.6
+    alone = torch.stack([z[:12][y[:12] == label].mean(0) for label in (0, 1)])
+    nearest = torch.cdist(z[12:], alone).argmin(1)
+    assert (nearest == y[12:]).double().mean() < 0.8
+
+
+def test_shares_are_small_where_labels_are_told_no_better_than_by_guessing():
+    z, _ = two_classes(240, 30, 0)
+    y = torch.randint(2, (20,), generator=torch.Generator().manual_seed(1))
+    assert float(shares_of(z[20:], z[:20], y, 2).sum(1).mean()) < 0.1
+
+
+def test_one_label_of_a_class_is_no_test_and_two_are():
+    z, y = two_classes(240, 30, 0)
+    wrong = torch.tensor([0, 0, 1, 1])  # classes are 0, 1, 0, 1
+    assert shares_of(z[2:], z[:2], y[:2], 2).sum(1).tolist() == pytest.approx([1.0] * 238)
+    assert float(shares_of(z[4:], z[:4], wrong, 2).sum(1).mean()) < 0.1
+
+
+def test_directions_are_those_of_the_largest_spread_and_few():
+    z, _ = two_classes(240, 1000, 0)
+    u = leading(z)
+    assert u.shape == (240, 24)
+    spread = torch.linalg.svdvals((z - z.mean(0)).double())
+    assert torch.allclose(u.norm(dim=0), spread[:24])
+    assert leading(z[:, :5]).shape == (240, 5)
+    assert leading(two_classes(900, 60, 0)[0]).shape == (900, DIRECTIONS)
+
+
+def test_labelled_samples_are_kept_up_to_a_bound_and_for_their_task_alone():
+    sharing = Sharing(1.0, 3, torch.zeros(5))
+    y = torch.arange(KEPT + 40) % 2
+    sharing.add(torch.arange(KEPT + 40.0)[:, None].expand(-1, 5), y)
+    assert sharing.labelled[:, 0].tolist() == list(range(40, KEPT + 40))
+    assert sharing.labels.tolist() == y[40:].tolist()
+    sharing.end_task()
+    assert not len(sharing.labelled)
+    assert not len(sharing.labels)
 
 
 def test_a_detector_that_goes_by_labels_is_not_shown_samples_without_one():

@@ -54,6 +54,7 @@ def build(method: FlowMethod, start: Start) -> FlowLearner:
         learning_rate_decay=method.learning_rate_decay,
         unlabelled=method.unlabelled if start.partly_labelled else None,
         belonging=Belonging() if method.belongs == "sample" else None,
+        own_classes=start.only_seen,
         **start.rates(method.learning_rate, method.weight_decay),
     )
 
@@ -97,6 +98,7 @@ class FlowLearner:
         learning_rate_decay: d of ``falling_rate``.
         unlabelled: weight of samples without a label; ``None`` where all have one.
         belonging: infers each sample's task; ``None`` where all of a batch is of one.
+        own_classes: whether tasks bring classes of their own; for the calibrated detector.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class FlowLearner:
         learning_rate_decay: float = 0.0,
         unlabelled: float | None = None,
         belonging: Belonging | None = None,
+        own_classes: bool = False,
     ) -> None:
         self.model = model
         self.memory = memory
@@ -123,7 +126,9 @@ class FlowLearner:
         self.calibrated: calibrated.Detector | None = None
         if isinstance(detection, CalibratedSettings):
             classes, size = model.latent.num_classes, model.flow.size
-            self.calibrated = calibrated.Detector(detection, classes, (size,), generator.device)
+            self.calibrated = calibrated.Detector(
+                detection, classes, (size,), generator.device, own_classes
+            )
         self.learning_rate = learning_rate
         self.learning_rate_decay = learning_rate_decay
         self.steps = 0  # since the current task was begun, or came back

@@ -17,9 +17,10 @@ Beyond the paper, each with a parameter:
   (``hcl.learn.plus.whose``).
 
 Kept: G of φ(z), (D + M)² numbers, whatever the number of tasks; R; one sum of D + M numbers for
-each pair; and, where the flow learns, the flow and one snapshot. Of samples, at most the last 256,
-until their sum is taken, the batches that wait for the detector's verdict, and up to 1,024 without
-a label that wait for their share.
+each pair, and of the measured Gaussians up to 2 r D; and, where the flow learns, the flow and one
+snapshot. Of samples, at most the last 512, until they are taken in, the batches that wait for the
+detector's verdict, up to 1,024 without a label that wait for their share, and of the last million 8
+bytes each, by which one that comes again is known.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def build(method: PlusMethod, start: Start) -> PlusLearner:
         method,
         generator=start.generator("draws"),
         partly_labelled=start.partly_labelled,
+        own_classes=start.only_seen,
         learning_rate=rates["learning_rate"],
         weight_decay=rates["weight_decay"],
     )
@@ -113,6 +115,7 @@ class PlusLearner:
         weight_decay: of Adam (L2).
         generator: for the lift and replay.
         partly_labelled: whether labels may be missing.
+        own_classes: whether tasks bring classes of their own; for the detector.
     """
 
     def __init__(
@@ -124,6 +127,7 @@ class PlusLearner:
         weight_decay: float,
         generator: torch.Generator,
         partly_labelled: bool = False,
+        own_classes: bool = False,
     ) -> None:
         self.model = model
         self.flow = model.flow
@@ -141,7 +145,9 @@ class PlusLearner:
         self.snapshot: HybridModel | None = None
         self.detector: Detector | None = None
         if settings.detection is not None:
-            self.detector = Detector(settings.detection, self.num_classes, (size,), device)
+            self.detector = Detector(
+                settings.detection, self.num_classes, (size,), device, own_classes
+            )
         self.measured = Measured(as_gaussians(settings.rule), size, device)
         self._rule: Rule | LinearScores | None = None  # solved when asked for
         self._gaussians: Rule | None = None
@@ -197,6 +203,7 @@ class PlusLearner:
         self.measured.end_task(self.moments)
         if self.sharing is not None and self.task >= 0:
             self._share_out(self.sharing)
+            self.sharing.end_task()
         learns = self.settings.flow
         if self.task >= 0 and isinstance(learns, LearnsAll):
             if self.snapshot is None:
@@ -229,8 +236,8 @@ class PlusLearner:
         labelled = batch.labelled()
         loss = self._learn(labelled.x, labelled.y) if len(labelled.y) else None
         with torch.no_grad():
-            z, _ = self.flow(tukey(batch.x[batch.y < 0], self.settings.power))
-        sharing.add(self.lifted(z))
+            z, _ = self.flow(tukey(batch.x, self.settings.power))
+        sharing.add(self.lifted(z), batch.y)
         if sharing.is_full:
             self._share_out(sharing)
         self._rule = self._gaussians = None
@@ -238,25 +245,19 @@ class PlusLearner:
 
     def _share_out(self, sharing: Sharing) -> None:
         """Between the classes of the current task."""
-        sharing.settle(self.moments, self._within(), self._temperature())
+        sharing.settle(self.moments, self._within())
         self._rule = self._gaussians = None
 
     def _within(self) -> slice:
         """The pairs of the current task."""
         return slice(self.task * self.num_classes, (self.task + 1) * self.num_classes)
 
-    def _temperature(self) -> float:
-        """T of the rule, or where it has none, what the measured Gaussians begin with."""
-        if isinstance(self.settings.rule, GaussiansRule):
-            return self.measured.choice.best().temperature
-        return max(1.0, self.flow.size / 128)
-
     def _shown(self) -> Moments:
         """The moments to answer by: what waits for its share is in them."""
         if self.sharing is None or not len(self.sharing.waiting):
             return self.moments
         moments = self.moments.copy()
-        self.sharing.into(moments, self._within(), self._temperature())
+        self.sharing.into(moments, self._within())
         return moments
 
     def _learn(self, x: Tensor, y: Tensor) -> Tensor | None:
