@@ -66,7 +66,7 @@ from hcl.learn.plus.learner import IDENTITY, PlusLearner, tukey
 from hcl.learn.plus.settings import GaussianRule, GaussiansRule, PlusMethod, RidgeRule
 from hcl.learn.settings import Device, Scaling, TrainingSettings
 from hcl.model.hybrid import HybridModel, build_model
-from hcl.model.model_file import read_model, write_model
+from hcl.model.model_file import UNFIT, read_model, write_model
 from hcl.model.realnvp import RealNVP
 from hcl.model.settings import FlowSettings
 from hcl.records.runs import RECURRING, SAME
@@ -393,7 +393,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
             if "task_changes_" in state:
                 state["task_changes_"] = [TaskChange(*change) for change in state["task_changes_"]]
             classifier.__setstate__(state)
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        except UNFIT as error:
             reason = " ".join(str(error).split())[:200]
             raise HCLError(f"{path}: its state doesn't fit {cls.__name__} ({reason}).") from error
         return classifier

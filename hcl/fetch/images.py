@@ -449,22 +449,18 @@ def _walk_parquet(
                     read = _giving(images[i].as_py() if content else b"")
                     yield ImageFile(name, sizes[i], read, str(value), split)
                 row += len(sizes)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError) as error:  # a name that is no UTF-8
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise HCLError(f"{shard}: not a whole Parquet file ({reason}). Get it again.") from error
 
 
 def _rows_at_once(file: Any) -> int:
-    """As many rows as hold ``_ROWS_BYTES``, were each as large as a whole column of its group."""
-    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    largest = max(
-        (
-            group.column(i).total_uncompressed_size
-            for group in groups
-            for i in range(group.num_columns)
-        ),
-        default=1,
-    )
+    """As many rows as hold ``_ROWS_BYTES``, were each as large as the whole of its group.
+
+    Columns are not asked for their own sizes: over a damaged one pyarrow ends the process.
+    """
+    groups = range(file.metadata.num_row_groups)
+    largest = max((file.metadata.row_group(i).total_byte_size for i in groups), default=1)
     return int(min(max(_ROWS_BYTES // max(largest, 1), 1), _ROWS_AT_ONCE))
 
 

@@ -38,6 +38,8 @@ KEY = "hcl"
 LARGEST_HEADER = 1 << 24  # bytes of JSON: what grows with the data belongs into tensors
 DEEPEST = 32  # levels of a state
 _LENGTH = 8  # bytes before the header, which hold its length
+# What a learner raises when it is built or restored from values that are not those of one.
+UNFIT = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError)
 
 
 class Content(NamedTuple):
@@ -113,7 +115,7 @@ def hybrid_model(content: Content, path: str | Path) -> HybridModel:
         if model.latent.means.shape[1] != about["num_classes"]:
             raise ValueError(f"means of {model.latent.means.shape[1]} classes")
         return model
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except UNFIT as error:
         reason = str(error).replace("\n", " ")
         raise HCLError(f"{path}: its weights don't fit its settings ({reason}).") from error
 

@@ -11,7 +11,8 @@ block.
 
 Every file ends with a seal, a line that HDF5 does not look at: the SHA-256 of all bytes before it,
 but for those of one large array. It is checked before the library sees the file, because over a
-single flipped bit that may read without end.
+single flipped bit that may read without end. A file from before there was a seal must end where its
+header says, and a process of its own looks at it first.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from hcl.files import JSON_LIMIT, Sink, fingerprint, parse_json, replacing
 
 DIGEST = "content_sha256"
 _SEAL = re.compile(rb"hcl-seal ([0-9a-f]{64}) (\d{16}) (\d{16})\n")
+_MAGIC = b"\x89HDF\r\n\x1a\n"  # every HDF5 file begins with it
 _SEAL_LENGTH = 9 + 65 + 17 + 17
 _AT_ONCE = 1 << 20  # bytes
 PATIENCE = 30.0  # seconds for a look at a user's own file
@@ -106,12 +108,29 @@ def _is_sealed(path: Path, form: Format) -> bool:
         seal = _SEAL.fullmatch(file.read())
         if seal is None and not form.unsealed:
             raise form.broken(path, "its end, the seal, is missing: it is cut, changed or older")
-        if seal is None:
+        if seal is None:  # an older file, of which nothing tells whether it is whole
+            file.seek(0)
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise form.broken(path, "it is no HDF5 file")
+            if not _ends_where_it_says(file):
+                raise form.broken(path, "its end, the seal, is missing or changed")
+            why = _harm_of(path)
+            if why is not None:
+                raise form.broken(path, why)
             return False
         start, length = int(seal[2]), int(seal[3])
         if start + length > end or _digest_around(file, start, length, end) != seal[1].decode():
             raise form.broken(path, "its bytes are not those that were written")
         return True
+
+
+def _ends_where_it_says(file: IO[bytes]) -> bool:
+    """Whether the header of HDF5 puts the end of the file where it is: half a seal lies beyond."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    header = file.read(48)
+    start = 40 if header[8:9] in (b"\0", b"\1") else 28  # by the version of the superblock
+    return int.from_bytes(header[start : start + 8], "little") == size
 
 
 class Writer:
@@ -277,19 +296,26 @@ class Reader:
 def probe(path: Path) -> None:
     """An error unless a process of its own can look at a user's file, all of it, in good time.
 
-    Over some damaged files the library reads without end or crashes; there is no seal to ask first.
+    There is no seal to ask first.
     """
-    look = "import sys, h5py; f = h5py.File(sys.argv[1]); dict(f.attrs); list(f); f.get('x')"
+    why = _harm_of(path)
+    if why is not None:
+        raise HCLError(f"{path}: damaged: {why}; write it again.")
+
+
+def _harm_of(path: Path) -> str | None:
+    """What the library does over some damaged files, tried in a process of its own."""
+    look = (
+        "import sys, h5py; f = h5py.File(sys.argv[1]); dict(f.attrs); "
+        "f.visititems(lambda name, node: dict(node.attrs) and None)"
+    )
     try:
         done = subprocess.run(
             [sys.executable, "-c", look, path], capture_output=True, timeout=PATIENCE, check=False
         )
     except subprocess.TimeoutExpired:
-        raise HCLError(
-            f"{path}: damaged: HDF5 does not come to an end with it; write it again."
-        ) from None
-    if done.returncode < 0:
-        raise HCLError(f"{path}: damaged: HDF5 crashes over it; write it again.")
+        return "HDF5 does not come to an end with it"
+    return "HDF5 crashes over it" if done.returncode < 0 else None
 
 
 def array_of(file: h5py.File, name: str, path: Path) -> h5py.Dataset | None:

@@ -22,7 +22,7 @@ from hcl.errors import HCLError
 from hcl.learn.contract import Learner, MixedBatch, Start, TaskBatches
 from hcl.learn.kinds import AnyMethod
 from hcl.learn.settings import Method, TrainingSettings
-from hcl.model.model_file import Content, read_model, write_model
+from hcl.model.model_file import UNFIT, Content, read_model, write_model
 from hcl.model.settings import FlowSettings
 from hcl.records.embeddings import Embeddings
 from hcl.records.runs import RECURRING, SAME, Run
@@ -155,7 +155,7 @@ class About:
             settings = values["settings"]
             given = values["given"]
             seen = values["input"]
-            return cls(
+            about = cls(
                 name=str(values["name"]),
                 method=build(AnyMethod, settings["method"], path, "settings.method"),  # type: ignore[arg-type]
                 flow=build(FlowSettings, settings["flow"], path, "settings.flow"),
@@ -176,8 +176,17 @@ class About:
                 batches=int(values["batches"]),
                 changes=tuple(Change(*change) for change in values["changes"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            about._check()
+        except UNFIT as error:
             raise HCLError(f"{path}: its header is not whole ({error!r}).") from error
+        return about
+
+    def _check(self) -> None:
+        """Sizes by which a learner is built can be those of one."""
+        if len(self.shape) not in (1, 3) or min(self.shape) < 1:
+            raise ValueError(f"a sample of shape {list(self.shape)}")
+        if any(len(task) != self.num_classes for task in self.names):
+            raise ValueError(f"{self.num_classes} classes, and names of another number")
 
 
 def about_run(job: Job, run: Run, learner: Learner) -> About:
@@ -327,7 +336,7 @@ def _rebuilt(about: About, content: Content, device: torch.device, path: str | P
     try:
         learner: Learner = importlib.import_module(about.method.learner).build(about.method, start)
         learner.restore(content.state["learner"])
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except UNFIT as error:
         reason = " ".join(str(error).split())[:200]
         raise HCLError(f"{path}: its state doesn't fit its settings ({reason}).") from error
     return learner

@@ -20,7 +20,7 @@ def load(path: str | Path, weights: str = "auto", device: str = "auto") -> Any:
         weights: of a run's backbone, if images are to be seen; see ``hcl.use.trained.load``.
         device: where images are embedded.
     """
-    kind = read_about(path).get("kind")
+    kind = str(read_about(path).get("kind"))
     if kind in CLASSIFIERS:
         return CLASSIFIERS[kind].load(path)
     return trained.load(path, weights, device)

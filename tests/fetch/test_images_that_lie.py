@@ -8,6 +8,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -160,3 +161,22 @@ def test_a_dictionary_that_repeats_an_image_is_read_row_by_row(
     )
     assert images.read_parquet(tmp_path).count == 200
     assert max(taken) < 8
+
+
+def test_columns_of_a_parquet_file_are_not_asked_for_their_sizes() -> None:
+    """Over damaged statistics of a column, pyarrow ends the process when that is asked for."""
+    groups = [SimpleNamespace(total_byte_size=size) for size in (1 << 27, 1 << 26)]
+    metadata = SimpleNamespace(num_row_groups=2, row_group=lambda number: groups[number])
+    assert images._rows_at_once(SimpleNamespace(metadata=metadata)) == 8
+
+
+def test_a_column_of_parquet_whose_name_is_no_text(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.table({"image": [strip(5, 5)] * 2, "label": ["a", "b"], "other": [1, 2]})
+    for part in ("train", "test"):
+        path = tmp_path / f"{part}.parquet"
+        parquet.write_table(table, path, store_schema=False)
+        path.write_bytes(path.read_bytes().replace(b"other", b"oth\xa2r"))
+    refused("not a whole Parquet file .*codec can't decode", images.read_parquet, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hcl.estimator import HCLPlusClassifier
 from hcl.files import canonical_json
 from hcl.learn.closed_form.settings import StreamingLDAMethod
 from hcl.learn.flow.settings import FlowMethod, FunctionalSettings
@@ -27,6 +29,7 @@ from hcl.train.jobs import train_into
 from hcl.train.loop import Job, train_seed
 from hcl.train.saving import about_run, read_learner, write_learner
 from hcl.train.store import Entry
+from hcl.use.loading import load
 from tests.fuzz.mutations import BYTES, FRACTION, NASTY, STRUCTURE, mutated, replaced, restructure
 from tests.fuzz.verdicts import fuzzed, refused_or
 from tests.support.blobs import benchmark, blobs_in_the_plane
@@ -111,7 +114,17 @@ def make_model(path: Path) -> None:
     write_learner(path, about_run(made, run, learner), learner)
 
 
+def make_classifier(path: Path) -> None:
+    random = np.random.default_rng(0)
+    classifier = HCLPlusClassifier(random_state=0, projections=4)
+    for _ in range(4):
+        y = random.integers(0, 2, 16)
+        classifier.partial_fit(random.normal(size=(16, 3)) + 5 * y[:, None], y, classes=[0, 1])
+    classifier.save(path)
+
+
 MODEL = Target(make_model, lambda path: flat(read_model(path)))
+CLASSIFIER = Target(make_classifier, lambda path: flat(read_model(path)))
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +132,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
 
 
+@cache
 def good(folder: Path, name: str, target: Target) -> tuple[Path, bytes, Any]:
-    """A whole file, made once, its bytes and what is read from it."""
+    """Where mutations go, the bytes of a whole file, and what is read from it: made once."""
     path = folder / f"{name.replace(' ', '-')}.good"
-    if not path.exists():
-        target.make(path)
+    target.make(path)
     return folder / f"{name.replace(' ', '-')}.h5", path.read_bytes(), target.read(path)
 
 
@@ -157,12 +170,17 @@ def test_bytes_of_model_files(folder: Path, changes: Any) -> None:
     refused_or(MODEL.read, path, original)
 
 
+@pytest.mark.parametrize(
+    ("name", "target", "read"),
+    [("model", MODEL, read_learner), ("classifier", CLASSIFIER, load)],
+    ids=["model", "classifier"],
+)
 @fuzzed
 @given(where=FRACTION, value=NASTY, part=st.sampled_from(["about", "state"]))
 def test_values_of_model_files_that_are_sealed_again(
-    folder: Path, where: float, value: Any, part: str
+    folder: Path, name: str, target: Target, read: Any, where: float, value: Any, part: str
 ) -> None:
-    path, data, _ = good(folder, "model", MODEL)
+    path, data, _ = good(folder, name, target)
     path.write_bytes(data)
     content = read_model(path)
     about, state = content.about, content.state
@@ -175,7 +193,7 @@ def test_values_of_model_files_that_are_sealed_again(
         write_model(path, about, state)
     except (TypeError, ValueError, OverflowError):
         return  # what no model file can hold
-    refused_or(read_learner, path)
+    refused_or(read, path)
 
 
 @fuzzed

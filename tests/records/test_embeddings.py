@@ -182,7 +182,7 @@ def test_truncated_at_any_place(path, kept):
 
 def test_not_hdf5_and_not_there(path):
     path.write_text("not HDF5")
-    with pytest.raises(HCLError, match=r"trees\.h5: .*cannot be read.*again with `hcl extract`"):
+    with pytest.raises(HCLError, match=r"trees\.h5: .*no HDF5 file.*again with `hcl extract`"):
         read(path)
     path.unlink()
     with pytest.raises(HCLError, match=r"no such embedding file\. `hcl extract` makes it"):

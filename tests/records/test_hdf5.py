@@ -26,6 +26,7 @@ from hcl.records.tasks import (
     read_benchmark,
     write_benchmark,
 )
+from tests.fuzz.verdicts import in_time
 from tests.support.tampering import tampered
 
 CLASSES = ("ash", "birch")
@@ -272,9 +273,39 @@ def test_a_changed_value_is_refused_though_the_seal_fits(tmp_path: Path, form: s
         read(path)
 
 
-def test_embeddings_from_before_there_was_a_seal_are_read(tmp_path: Path, monkeypatch) -> None:
+@pytest.fixture
+def unsealed(tmp_path: Path, monkeypatch) -> Path:
+    """An embedding file from before there was a seal."""
     monkeypatch.setattr(embeddings, "FORMAT", "hcl-embeddings/1")
+    path = tmp_path / "file.h5"
+    make_embeddings(path)
+    os.truncate(path, path.stat().st_size - hdf5._SEAL_LENGTH)
+    return path
+
+
+def test_embeddings_from_before_there_was_a_seal_are_read(unsealed: Path) -> None:
+    assert len(embeddings.read(unsealed).y) == 12
+
+
+def endless(data: bytes) -> bytes:
+    """The same file with a piece of its heap that is empty and of no length: HDF5 walks on it."""
+    place = data.index(b"GCOL") + 16
+    return data[:place] + bytes(16) + data[place + 16 :]
+
+
+def test_an_older_file_over_which_hdf5_does_not_end(unsealed: Path, monkeypatch) -> None:
+    monkeypatch.setattr(hdf5, "PATIENCE", 3.0)
+    unsealed.write_bytes(endless(unsealed.read_bytes()))
+    with in_time(60), pytest.raises(HCLError, match="HDF5 does not come to an end with it"):
+        embeddings.read(unsealed)
+
+
+def test_without_its_seal_a_newer_file_is_no_older_one(tmp_path: Path, monkeypatch) -> None:
+    """The library never sees it: over this one it would read without end."""
     make_embeddings(tmp_path / "file.h5")
-    with open(tmp_path / "file.h5", "r+b") as file:
-        file.truncate((tmp_path / "file.h5").stat().st_size - hdf5._SEAL_LENGTH)
-    assert len(embeddings.read(tmp_path / "file.h5").y) == 12
+    data = bytearray(endless((tmp_path / "file.h5").read_bytes()))
+    data[-60] = ord("!")
+    (tmp_path / "file.h5").write_bytes(data)
+    monkeypatch.setattr(h5py, "File", None)
+    with pytest.raises(HCLError, match="its end, the seal, is missing or changed"):
+        embeddings.read(tmp_path / "file.h5")

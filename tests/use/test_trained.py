@@ -19,6 +19,7 @@ from hcl.train.loop import Job, train_seed
 from hcl.train.machine import one_thread
 from hcl.train.saving import About, about_run, read_learner, write_learner
 from hcl.train.streams import Stream
+from hcl.use.loading import load as load_any
 from hcl.use.trained import Answers, Trained, _Pairs, load
 from tests.support.own_labels import own_labels
 from tests.support.trained import DETECTING, NAMES, ON_IMAGES, TOLD, job, train_model
@@ -267,6 +268,8 @@ def spoilt(content: Any, **changes: Any) -> tuple[dict[str, Any], Any]:
     [
         ({"kind": "HCLClassifier"}, "holds a HCLClassifier that was saved from Python"),
         ({"shape": [63]}, "its state doesn't fit its settings"),
+        ({"shape": []}, "its header is not whole (ValueError('a sample of shape []'))"),
+        ({"num_classes": 10**9}, "1000000000 classes, and names of another number"),
         ({"names": 3}, "its header is not whole"),
         ({"settings": {"method": {"kind": "slda", "shrink": 1}}}, "settings.method.shrink"),
         ({"settings": {}}, "its header is not whole (KeyError('method'))"),
@@ -282,6 +285,22 @@ def test_a_file_that_contradicts_itself_is_named(
     assert message in str(error.value)
     assert str(folder / "spoilt") in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_kind_that_is_no_text_is_named(folder: Path) -> None:
+    path, _ = model(folder, "slda")
+    write_model(folder / "spoilt", *spoilt(read_model(path), kind=[]))
+    with pytest.raises(HCLError, match=r"holds a \[\] that was saved from Python"):
+        load_any(folder / "spoilt")
+
+
+def test_a_number_that_no_tensor_can_hold_is_named(folder: Path) -> None:
+    path, _ = model(folder, "hcl-fr-ta")
+    about, state = read_model(path)
+    state["learner"]["optimiser"]["steps"][0] = 10**400
+    write_model(folder / "spoilt", about, state)
+    with pytest.raises(HCLError, match="its state doesn't fit its settings"):
+        load(folder / "spoilt")
 
 
 def train_with_own_labels(folder: Path, name: str) -> Job:
