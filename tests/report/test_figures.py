@@ -32,8 +32,8 @@ def series(method: str, mean: object, std: object) -> Series:
 def test_every_method_has_a_look_of_its_own() -> None:
     styles = [style_of(method, False) for method in METHODS]
     assert len({s.marker for s in styles}) == len(METHODS)
-    # A variant of HCL-GR or HCL-FR has its colour.
-    families = [m for m in METHODS if not m.startswith(("hcl-gr-", "hcl-fr-"))]
+    # A variant of HCL-GR, HCL-FR or HCL+ has its colour.
+    families = [m for m in METHODS if not m.startswith(("hcl-gr-", "hcl-fr-", "hcl-plus-"))]
     assert len({style_of(method, False).colour for method in families}) == len(families)
 
 
