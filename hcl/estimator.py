@@ -426,6 +426,8 @@ class HCLClassifier(_StreamClassifier):
         learning_rate: of Adam.
         learning_rate_decay: d in η/√(1 + d n), n steps into a task; 0 keeps the rate as it is.
         weight_decay: of Adam, as an L2 term.
+        clip: a gradient longer than so many times their running mean is shortened to that, so that
+            a few samples far out do no harm; ``None`` leaves gradients alone, as the paper does.
         scaling: ``global``, ``standard`` or ``none``; see ``hcl.learn.settings.TrainingSettings``.
         mean_scale: standard deviation of each entry of a latent mean. ``auto``: 1, or as much more
             as it takes for means to lie 8 apart on average, which random means in few dimensions
@@ -468,6 +470,7 @@ class HCLClassifier(_StreamClassifier):
         learning_rate: float = 1e-3,
         learning_rate_decay: float = 0.0,
         weight_decay: float = 1e-4,
+        clip: float | None = 2.0,
         scaling: Scaling = "global",
         mean_scale: float | Literal["auto"] = "auto",
         detection: Literal["calibrated", "typical"] = "calibrated",
@@ -493,6 +496,7 @@ class HCLClassifier(_StreamClassifier):
         self.learning_rate = learning_rate
         self.learning_rate_decay = learning_rate_decay
         self.weight_decay = weight_decay
+        self.clip = clip
         self.scaling = scaling
         self.mean_scale = mean_scale
         self.detection = detection
@@ -589,6 +593,7 @@ class HCLClassifier(_StreamClassifier):
         method = FlowMethod(
             memory=self._memory(),
             learning_rate_decay=self.learning_rate_decay,
+            clip=self.clip,
             detection=detection,
         )
         classes = len(self.classes_)
@@ -603,6 +608,7 @@ class HCLClassifier(_StreamClassifier):
             weight_decay=self.weight_decay,
             generator=generator,
             learning_rate_decay=self.learning_rate_decay,
+            clip=self.clip,
         )
 
     def _detection(self) -> DetectionSettings | CalibratedSettings:

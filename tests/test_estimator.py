@@ -213,6 +213,22 @@ def test_the_flow_starts_and_its_rate_falls_as_asked():
     assert steps > 5
 
 
+def test_a_few_samples_far_out_do_not_stop_a_flow_from_learning():
+    random = np.random.default_rng(0)
+    centres = random.normal(scale=5, size=(2, 2, 16))
+    classifier = HCLClassifier(random_state=0)
+    for task in (0, 1):
+        for number in range(60):
+            y = random.integers(0, 2, 32)
+            X = centres[task, y] + random.normal(size=(32, 16))
+            if number in (30, 50):
+                X[0] *= 1000
+            classifier.partial_fit(X, y, classes=[0, 1])
+    for centre in centres:
+        X = np.repeat(centre, 100, 0) + random.normal(size=(200, 16))
+        assert classifier.score(X, np.repeat([0, 1], 100)) > 0.95
+
+
 PLUS = HCLPlusClassifier(projections=64, power=1.0, random_state=0)
 
 

@@ -143,6 +143,7 @@ def make_learner(method: FlowMethod, size: int = 6, **options: object) -> FlowLe
         batch_size=16,
         generator=generator,
         learning_rate_decay=method.learning_rate_decay,
+        clip=method.clip,
         **made,
     )
 
@@ -308,6 +309,32 @@ def test_a_falling_rate_goes_on_from_a_checkpoint():
         each.observe(batch(0, 4))
     assert other.optimiser.learning_rate == 1e-2 / 13**0.5
     torch.testing.assert_close(other.model.flow.weights, learner.model.flow.weights)
+
+
+def test_a_gradient_that_is_far_too_long_is_shortened_and_the_mean_length_hardly_moves():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimiser = Adam([weight], learning_rate=1e-3, weight_decay=0.0, clip=2.0)
+    for length, kept in ((5.0, 5.0), (6.0, 6.0), (1e6, 2 * 5.02), (0.0, 0.0)):
+        weight.grad = length * torch.tensor([0.6, 0.8])
+        optimiser.step()
+        torch.testing.assert_close(weight.grad, kept * torch.tensor([0.6, 0.8]))
+    torch.testing.assert_close(
+        optimiser.length[0], torch.tensor(0.98 * (0.98 * 5.02 + 0.02 * 10.04))
+    )
+
+
+def test_a_learner_that_clips_goes_on_from_a_checkpoint():
+    method = FlowMethod(memory=FunctionalSettings(), clip=1.01)
+    learner, other = make_learner(method), make_learner(method)
+    for seed in range(4):
+        learner.observe(batch(0, seed))
+    other.restore(copy.deepcopy(learner.state()))
+    assert other.optimiser.length[0] == learner.optimiser.length[0] > 0
+    x, y, task = batch(0, 4)
+    far = TaskBatch(100 * x, y, task)
+    for each in (learner, other):
+        each.observe(far)
+    assert torch.equal(other.model.flow.weights, learner.model.flow.weights)
 
 
 MEASURED = FlowMethod(memory=FunctionalSettings(alpha=1.0, draws="measured"))

@@ -52,6 +52,7 @@ def build(method: FlowMethod, start: Start) -> FlowLearner:
         batch_size=batch_size,
         generator=draws,
         learning_rate_decay=method.learning_rate_decay,
+        clip=method.clip,
         unlabelled=method.unlabelled if start.partly_labelled else None,
         belonging=Belonging() if method.belongs == "sample" else None,
         own_classes=start.only_seen,
@@ -96,6 +97,7 @@ class FlowLearner:
         weight_decay: of Adam (L2).
         generator: for the means of new tasks.
         learning_rate_decay: d of ``falling_rate``.
+        clip: of Adam.
         unlabelled: weight of samples without a label; ``None`` where all have one.
         belonging: infers each sample's task; ``None`` where all of a batch is of one.
         own_classes: whether tasks bring classes of their own; for the calibrated detector.
@@ -112,6 +114,7 @@ class FlowLearner:
         weight_decay: float,
         generator: torch.Generator,
         learning_rate_decay: float = 0.0,
+        clip: float | None = None,
         unlabelled: float | None = None,
         belonging: Belonging | None = None,
         own_classes: bool = False,
@@ -134,7 +137,7 @@ class FlowLearner:
         self.steps = 0  # since the current task was begun, or came back
         self.unlabelled = unlabelled
         self.belonging = belonging
-        self.optimiser = Adam(model.parameters(), learning_rate, weight_decay)
+        self.optimiser = Adam(model.parameters(), learning_rate, weight_decay, clip)
 
     @property
     def num_tasks(self) -> int:

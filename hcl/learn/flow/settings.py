@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 
 from hcl.detect.settings import CalibratedSettings
 from hcl.learn.flow.detection import DetectionSettings
-from hcl.learn.settings import BatchSize, Decay, Rate, Samples, TrainingSettings, Weight
+from hcl.learn.settings import BatchSize, Decay, Rate, Samples, Spread, TrainingSettings, Weight
 from hcl.settings import check_limits
 
 Draws = Literal["prior", "measured"]
@@ -125,6 +125,8 @@ class FlowMethod:
         learning_rate_decay: d in η/√(1 + d n), n steps into a task; 0 keeps the rate as it is.
             Paper: silent.
         weight_decay: instead of the benchmark's.
+        clip: a gradient longer than so many times the running mean of their lengths is shortened
+            to that, for data with outliers. Paper: silent.
         detection: how changes of task are noticed, by the paper's rule or calibrated; with it the
             learner is never told its tasks.
         unlabelled: weight of the samples without a label, beside those with one; their likelihood
@@ -138,6 +140,7 @@ class FlowMethod:
     learning_rate: Rate | None = None
     learning_rate_decay: Decay = 0.0
     weight_decay: Decay | None = None
+    clip: Spread | None = None
     detection: DetectionSettings | CalibratedSettings | None = None
     unlabelled: Weight = 0.1
     belongs: Literal["batch", "sample"] = "batch"
