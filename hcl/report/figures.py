@@ -302,6 +302,7 @@ def mixture(
             linestyle="none",
             marker=each.style.marker,
             color=each.style.colour,
+            markersize=8,
             markeredgewidth=0,
             label=f"noticed by {each.label}",
         )
