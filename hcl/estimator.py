@@ -263,6 +263,7 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _validate(
         self, X: ArrayLike, y: ArrayLike, first: bool, min_samples: int = 1
     ) -> tuple[NDArray[np.float32], NDArray]:
+        _check_present(y)
         samples, labels = validate_data(
             self,
             X,
@@ -292,7 +293,8 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _fit_scaling(self, X: NDArray[np.float32]) -> None:
         flow = self._learner.model.flow
         assert isinstance(flow, RealNVP)
-        first = self._prepared(torch.from_numpy(X[:FITTING_SAMPLES]))
+        samples = np.array(X[:FITTING_SAMPLES])  # a frame's are read-only, of which torch warns
+        first = self._prepared(torch.from_numpy(samples))
         flow.set_scaling(*scaling_of(first, self.scaling))
 
     def _has_learned(self) -> bool:
@@ -833,6 +835,20 @@ def _check_draw(classifier: _StreamClassifier, n_samples: int, y: Any, task: int
         raise ValueError(f"y: is {y!r}; expected one of {classifier.classes_}.")
     if task is not None and not 0 <= task < classifier.n_tasks_:
         raise ValueError(f"task: is {task!r}; expected from 0 to {classifier.n_tasks_ - 1}.")
+
+
+def _check_present(y: ArrayLike) -> None:
+    """An error for a label that is missing: None, NaN, or what pandas has for them."""
+    labels = np.asarray(y)
+    if labels.dtype != object:
+        return  # scikit-learn looks for NaN among numbers
+    for i, label in enumerate(labels.ravel()):
+        try:
+            missing = label is None or bool(label != label)  # NaN is not itself
+        except TypeError:  # pandas' NA is neither equal nor not
+            missing = True
+        if missing:
+            raise ValueError(f"y: the label of sample {i} is missing. Leave such samples out.")
 
 
 def _fits(value: Any, hint: Any) -> bool:

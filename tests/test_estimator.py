@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -522,6 +523,27 @@ def test_frames_and_series_of_pandas_are_learned_by_their_columns(kind, dtype, t
     assert list(again.feature_names_in_) == columns
     with pytest.raises(ValueError, match="feature names"):
         again.predict(frame[columns[::-1]])
+
+
+def test_a_frame_is_fitted_without_a_word():
+    """What pandas hands over is read-only, of which torch would warn."""
+    pandas = pytest.importorskip("pandas", reason="pandas is in the extra dev")
+    X, y = stream((0,))[0][0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        HCLPlusClassifier(random_state=0).fit(pandas.DataFrame(X.astype(np.float32)), y)
+
+
+@pytest.mark.parametrize("missing", ["None", "nan", "NA"])
+def test_a_label_that_is_missing_is_named(missing):
+    pandas = pytest.importorskip("pandas", reason="pandas is in the extra dev")
+    X, y = stream((0,))[0][0]
+    labels = y.astype(object)
+    labels[7] = {"None": None, "nan": np.nan, "NA": pandas.NA}[missing]
+    classifier = HCLPlusClassifier(random_state=0)
+    for learn in (classifier.fit, classifier.partial_fit):
+        with pytest.raises(ValueError, match="the label of sample 7 is missing"):
+            learn(X, pandas.Series(labels))
 
 
 GROWN = {"random_state": 0, "couplings": 4, "hidden": 32, "learning_rate": 1e-2}

@@ -279,6 +279,43 @@ def curves(
     )
 
 
+def mixture(
+    ax: Axes, stream: Sequence[int], width: Sequence[float], noticed: Sequence[Noticed]
+) -> None:
+    """The share of each task in the batches of a stream whose changes are blurred.
+
+    The new task's rises over the first part of a segment, ``width`` of it from 0 to 1. Above it, by
+    method, where changes were noticed: segments from 0 on, and fractions of them.
+    """
+    for j, (task, part) in enumerate(zip(stream, width, strict=True)):
+        at = np.array([j, j + part, j + 1])
+        share = np.array([0.0 if j and part else 100.0, 100.0, 100.0])
+        before = stream[j - 1] if j else task
+        new, old = (TASK_COLOURS[i % len(TASK_COLOURS)] for i in (task, before))
+        ax.fill_between(at, 0, share, color=new, alpha=0.75, linewidth=0)
+        ax.fill_between(at, share, 100, color=old, alpha=0.75, linewidth=0)
+        ax.text(j + 0.97, 4, f"T{task + 1}", ha="right", color=INK, weight="bold")
+    for row, each in enumerate(noticed):
+        ax.plot(
+            each.at,
+            np.full(len(each.at), 108 + 9 * row),
+            linestyle="none",
+            marker=each.style.marker,
+            color=each.style.colour,
+            markersize=8,
+            markeredgewidth=0,
+            label=f"noticed by {each.label}",
+        )
+    ax.set_xlim(0, len(stream))
+    ax.set_ylim(0, 104 + 9 * len(noticed))
+    ax.set_yticks(range(0, 101, 25))
+    ax.set_xticks(range(len(stream) + 1))
+    ax.set_xlabel("segments of the stream")
+    ax.set_ylabel("share of a batch, %")
+    if noticed:
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, borderaxespad=0)
+
+
 def bars(ax: Axes, series: Sequence[Series], title: str) -> None:
     """One metric, a bar a method, from the top in the order given (Figures 3 and 4, bottom)."""
     ends = [float(s.mean + s.std) for s in series if not np.isnan(s.mean)]
@@ -430,6 +467,15 @@ def over_time(
     ax.set_ylabel("accuracy, %")
     ax.set_title(title, pad=14)
     ax.grid(axis="y")
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """Where a method noticed changes: segments from 0 on, and fractions of them."""
+
+    label: str
+    style: Style
+    at: Sequence[float]
 
 
 @dataclass(frozen=True)

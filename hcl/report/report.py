@@ -208,6 +208,8 @@ def _benchmark_html(
     ]
     if "class_incremental" in first.summary:
         parts += ["<h3>All classes so far</h3>", _so_far_html(results, folder)]
+    if first.about.get("shown", {}).get("blur"):
+        parts += ["<h3>Whose samples came when</h3>", _mixture_html(results, folder)]
     parts += ["<h3>Accuracy by class</h3>", _by_class_html(results, folder)]
     agnostic = [r for r in results if r.task_agnostic]
     if agnostic:
@@ -476,19 +478,70 @@ def _so_far_html(results: Sequence[Result], folder: Path) -> str:
     return table + figure_html(picture)
 
 
+def _mixture_html(results: Sequence[Result], folder: Path) -> str:
+    """Where batches are mixed: each task's share in them, and where changes were noticed."""
+    first = results[0]
+    noticed = [
+        figures.Noticed(label(r.method), style_of(r.method, True), _noticed(r))
+        for r in results
+        if r.task_agnostic
+    ]
+    said = "; ".join(
+        f"{each.label} noticed changes at {', '.join(f'{at:.2f}' for at in each.at) or 'none'}"
+        for each in noticed
+    )
+    draw = partial(figures.mixture, stream=first.stream, width=_blurred(first), noticed=noticed)
+    picture = _picture(
+        [draw],
+        folder / "mixture",
+        f"Share of each task in the batches, segment by segment. {said}.",
+        "Changes that the first seed of each task-agnostic method noticed stand above.",
+        width=7.2,
+        height=2.9,
+    )
+    return figure_html(picture)
+
+
+def _blurred(result: Result) -> list[float]:
+    """The part of each segment over which its task's share rises."""
+    about, size = result.about, result.about["settings"]["training"]["batch_size"]
+    shown = about["shown"]
+    parts = [0.0]  # nothing comes before the first
+    for segment in about["stream"][1:]:
+        samples = about["tasks"][segment["task"] - 1]["train"]
+        batches = shown.get("batches") or segment["epochs"] * max(1, round(samples / size))
+        parts.append(min(1.0, shown["blur"] / batches))
+    return parts
+
+
+def _noticed(result: Result) -> list[float]:
+    """Where the first seed noticed changes: segments from 0 on, and fractions of them."""
+    trace = result.traces[result.about["seeds"][0]]
+    found = []
+    for batch in np.flatnonzero(trace.verdict):
+        inside = np.flatnonzero(trace.segment == trace.segment[batch])
+        found.append(float(trace.segment[batch] + (batch - inside[0]) / len(inside)))
+    return found
+
+
 def _labelled(result: Result) -> float:
     """The share of training samples that come with their label."""
     return float(result.about.get("shown", {}).get("labelled", 1.0))
 
 
+def _but_for_labels(result: Result) -> tuple[list[tuple[str, list[int]]], dict[str, Any]]:
+    """Tasks, and how they are shown: what benchmarks must share to be compared by their labels."""
+    shown = result.about.get("shown", {})
+    tasks = [(task["dataset"], task["classes"]) for task in result.about["tasks"]]
+    return tasks, {key: shown[key] for key in shown if key not in ("labelled", "seed")}
+
+
 def _labels_html(results: dict[str, list[Result]], folder: Path) -> str | None:
     """Accuracy against the share of labels, where benchmarks of the grid differ in it."""
     share = {name: _labelled(found[0]) for name, found in results.items()}
-    tasks = {
-        n: [(t["dataset"], t["classes"]) for t in r[0].about["tasks"]] for n, r in results.items()
-    }
+    alike = {name: _but_for_labels(found[0]) for name, found in results.items()}
     fewest = min(share, key=lambda name: share[name])
-    names = sorted((n for n in results if tasks[n] == tasks[fewest]), key=lambda n: share[n])
+    names = sorted((n for n in results if alike[n] == alike[fewest]), key=lambda n: share[n])
     if share[fewest] == 1 or len(names) < 2:
         return None
     series, rows = [], []

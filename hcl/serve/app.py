@@ -42,6 +42,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
 FORM, JSON = "multipart/form-data", "application/json"
 SAMPLES_AT_ONCE = 1000  # in one request
+ROUTES = ("/", "/health", "/state", "/predict", "/learn")
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ def _read_json(body: bytes, labelled: bool) -> _Asked:
         raise HTTPException(422, f"expected {ways}.")
     labels, ids, places = value.get("labels"), value.get("ids"), value.get("as")
     if labelled and not _all(labels, str):
-        raise HTTPException(422, "labels: expected a list of names, one for each sample.")
+        raise HTTPException(422, "labels: expected a list of names, texts, one for each sample.")
     if ids is not None and not _all(ids, int):
         raise HTTPException(422, "ids: expected a list of numbers that /predict gave.")
     if places is not None and not (isinstance(places, dict) and _all([*places.values()], str)):
@@ -325,7 +326,13 @@ def _error(status: int, said: str, headers: Mapping[str, str] | None = None) -> 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _error(error.status_code, error.detail, error.headers)
+    said = error.detail
+    if error.status_code == 404:
+        said = f"there is no {request.url.path!r} here; there are {', '.join(ROUTES)}."
+    elif error.status_code == 405:
+        ways = (error.headers or {}).get("Allow", "")
+        said = f"{request.url.path} does not take {request.method}, but {ways}."
+    return _error(error.status_code, said, error.headers)
 
 
 async def _mistake(request: Request, error: Exception) -> Response:

@@ -92,7 +92,16 @@ class ImageReader:
     def check(self) -> None:
         """An error unless images can be seen: the backbone and its very weights are here."""
         if self.input.pixels is None:
+            self._settings()
             self.backbone()
+
+    def _settings(self) -> ExtractSettings:
+        from hcl.extract.settings import ExtractSettings
+
+        try:
+            return ExtractSettings(self.input.backbone, device=self.device)
+        except ValueError as error:
+            raise HCLError(str(error)) from None
 
     def backbone(self) -> Backbone:
         """The backbone that the model file names, with the weights and the transform it names."""
@@ -144,12 +153,8 @@ class ImageReader:
             freed_memory_kept,
             make_embedders,
         )
-        from hcl.extract.settings import ExtractSettings
 
-        try:
-            settings = ExtractSettings(self.input.backbone, device=self.device)
-        except ValueError as error:
-            raise HCLError(str(error)) from None
+        settings = self._settings()
         lanes = find_lanes(self.device)
         kind = lanes[0].type
         block = forward_batch(settings, kind)

@@ -8,6 +8,7 @@ follow one another, as in the stream that the learner knows.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,7 +102,7 @@ def read_data(trained: Trained, path: Path, again: bool = False) -> Data:
     if path.suffix.lower() in HDF5_SUFFIXES:
         return _hdf5(trained, path)
     if path.suffix.lower() == ".npz":
-        return _npz(path)
+        return _npz(trained, path)
     raise HCLError(f"{path}: labelled data are a folder of class folders, or .h5, .hdf5 or .npz.")
 
 
@@ -119,14 +120,24 @@ def check(trained: Trained, data: Iterable[Data], places: Mapping[str, str]) -> 
 
 
 class _Array:
-    """Embeddings, perhaps mapped from disk."""
+    """Embeddings of a file, perhaps mapped from disk; ``rows`` of it have the classes ``names``."""
 
-    def __init__(self, x: NDArray[Any], rows: NDArray[np.int64], names: list[str]) -> None:
-        self.x, self.rows, self.names = x, rows, names
+    def __init__(
+        self, path: Path, x: NDArray[Any], rows: NDArray[np.int64], names: list[str]
+    ) -> None:
+        self.path, self.x, self.rows, self.names = path, x, rows, names
+        if not len(rows):
+            raise HCLError(f"{path}: no sample is in its train part.")
 
     def samples(self, order: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
         for start in range(0, len(order), AT_ONCE):
-            yield np.array(self.x[self.rows[order[start : start + AT_ONCE]]])
+            rows = self.rows[order[start : start + AT_ONCE]]
+            x = np.array(self.x[rows])
+            finite = np.isfinite(x).all(axis=1)
+            if not finite.all():
+                row = int(rows[~finite].min())
+                raise HCLError(f"{self.path}: row {row} has values that are not finite.")
+            yield x
 
 
 def _hdf5(trained: Trained, path: Path) -> _Array:
@@ -139,16 +150,16 @@ def _hdf5(trained: Trained, path: Path) -> _Array:
             "folders (source: folder), and extract them again."
         )
     rows = np.flatnonzero(found.split == embeddings.TRAIN)
-    if not len(rows):
-        raise HCLError(f"{path}: no sample is in its train part.")
-    return _Array(found.x, rows, [found.classes[label] for label in found.y[rows]])
+    return _Array(path, found.x, rows, [found.classes[label] for label in found.y[rows]])
 
 
-def _npz(path: Path) -> _Array:
+def _npz(trained: Trained, path: Path) -> _Array:
     """Arrays ``x`` (n, D) and ``y`` (n,), names or numbers; of numbers, ``classes`` are the names.
 
     Where there is a ``split``, 0 or "train" is learned.
     """
+    if not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
+        raise HCLError(f"{path}: can't be read (it is not a zip file, as NPZ is).")
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {n: archive[n] for n in ("x", "y", "classes", "split") if n in archive.files}
@@ -164,15 +175,23 @@ def _npz(path: Path) -> _Array:
             f"{path}: x is {x.dtype} {x.shape} and y {y.dtype} {y.shape}; expected (n, D) and "
             "(n,), of names or whole numbers."
         )
+    size = int(np.prod(trained.about.shape))
+    if x.dtype.kind not in "fiu" or x.shape[1] != size:
+        raise HCLError(
+            f"{path}: x is {x.dtype} {x.shape}, but the model was trained on {size} numbers a row "
+            f"({trained.about.input.backbone})."
+        )
     rows = np.arange(len(y))
     if "split" in arrays:
+        if arrays["split"].shape != y.shape:
+            raise HCLError(f"{path}: split is {arrays['split'].shape}; expected {y.shape}, as y.")
         rows = np.flatnonzero(np.isin(arrays["split"].astype(str), ("0", "train")))
     if "classes" in arrays and y.dtype.kind != "U":
         classes = arrays["classes"].astype(str)
         if y.min() < 0 or y.max() >= len(classes):
             raise HCLError(f"{path}: y is {y.min()}…{y.max()}, but there are {len(classes)} names.")
         y = classes[y]
-    return _Array(x, rows, [str(name) for name in y[rows]])
+    return _Array(path, x, rows, [str(name) for name in y[rows]])
 
 
 class _Folder:

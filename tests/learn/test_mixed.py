@@ -128,6 +128,28 @@ def test_a_sample_that_no_measured_task_knows_is_the_current_one_s():
     assert not whose.own(z[:20], y[:20], moments, 2, 1).all()
 
 
+def test_with_fewer_samples_than_features_a_new_task_is_not_taken_for_an_old_one():
+    """Old means are known better: along most directions that alone makes them seem nearer."""
+    generator = torch.Generator().manual_seed(0)
+    scale = 1 / torch.arange(1, 401).sqrt()  # a few directions hold most of the spread
+    moments, whose = Moments(400, torch.device("cpu")), Whose()
+    own = {}
+    for task in (0, 1):
+        moments.add_classes(2)
+        found = []
+        for _ in range(8):
+            y = torch.arange(16) % 2
+            z = scale * torch.randn(16, 400, generator=generator)
+            z[:, 0] += 4.0 * y
+            z[:, 1] += 4.0 * task
+            mine = whose.own(z, y, moments, 2, task)
+            moments.add(z[mine], 2 * task + y[mine])
+            found.append(mine)
+        own[task] = torch.cat(found).float().mean()
+    assert own[0] == 1
+    assert own[1] > 0.85, own
+
+
 def test_samples_without_a_label_can_t_be_inferred():
     made = job("batch")
     shown = dataclasses.replace(made.benchmark.shown, labelled=0.5)

@@ -511,17 +511,33 @@ def test_where_tasks_bring_new_classes_all_so_far_are_shown_together(tmp_path: P
     assert "With fewer labels" not in page
 
 
+def test_where_batches_are_mixed_the_share_of_each_task_is_drawn(tmp_path: Path) -> None:
+    benchmark = replace(make_benchmark(), shown=Shown(blur=1000))
+    for method in ("hcl-fr", "hcl-fr-ta"):
+        write_result(tmp_path, benchmark, method, ANSWERS[method])
+    grid = report.Grid(benchmarks=("toy",), methods=("hcl-fr", "hcl-fr-ta"))
+    report.write_report(tmp_path / "r", report.read_results(tmp_path / "scores", grid))
+    page = (tmp_path / "r" / "index.html").read_text()
+    assert "Whose samples came when" in page
+    # Verdicts at batches 12, 27 and 30 of segments of 12: one at once, two in the third.
+    assert "HCL-FR (TA) noticed changes at 1.00, 2.25, 2.50." in page
+    assert (tmp_path / "r" / "figures" / "toy" / "mixture.png").exists()
+
+
 def test_benchmarks_that_differ_in_their_labels_are_shown_beside_each_other(tmp_path: Path) -> None:
     for name, share, wrong in (("few", 0.1, [[(2, 0), (2, 1)]] * 2), ("all", 1.0, [[], []])):
         benchmark = replace(make_benchmark(name), shown=Shown(labelled=share))
         write_result(tmp_path, benchmark, "hcl-fr", wrong)
     write_result(tmp_path, make_benchmark("other", (0, 1)), "hcl-fr", [[], []])
-    grid = report.Grid(benchmarks=("all", "other", "few"), methods=("hcl-fr",))
+    mixed = replace(make_benchmark("mixed"), shown=Shown(blur=4))
+    write_result(tmp_path, mixed, "hcl-fr", [[], []])
+    grid = report.Grid(benchmarks=("all", "other", "mixed", "few"), methods=("hcl-fr",))
     report.write_report(tmp_path / "r", report.read_results(tmp_path / "scores", grid))
     page = (tmp_path / "r" / "index.html").read_text()
     assert "10 % (few)" in page
     assert "100 % (all)" in page
     assert "(other)" not in page
+    assert "(mixed)" not in page
     assert re.search(r"HCL-FR</th><td>83.33 ± 0.00</td><td>100.00 ± 0.00</td>", page)
     assert (tmp_path / "r" / "figures" / "accuracy-by-labels.png").exists()
 

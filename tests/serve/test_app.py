@@ -177,7 +177,10 @@ def test_other_types_and_broken_forms(client: Client) -> None:
 
 def test_other_paths_and_methods(client: Client) -> None:
     assert (client.get("/models").status, client.get("/predict").status) == (404, 405)
-    assert client.get("/models").json == {"error": "Not Found"}
+    assert client.get("/models").json == {
+        "error": "there is no '/models' here; there are /, /health, /state, /predict, /learn."
+    }
+    assert client.get("/predict").json == {"error": "/predict does not take GET, but POST."}
     assert client.send("POST", "/state").status == 405
 
 

@@ -187,6 +187,12 @@ def mistakes(blobs: Path, folder: Path) -> list[tuple[list[Any], str]]:
     np.savez(folder / "uneven.npz", x=np.zeros((4, 64)), y=["ash"] * 3)
     np.savez(folder / "far.npz", x=np.zeros((4, 64)), y=[0, 1, 0, 9], classes=["ash", "birch"])
     (folder / "cut.npz").write_bytes(b"PK\x03\x04")
+    (folder / "text.npz").write_text("no archive at all")
+    holed = np.zeros((40, 64))
+    holed[7] = np.nan
+    np.savez(folder / "holed.npz", x=holed, y=["ash"] * 40)
+    np.savez(folder / "test.npz", x=np.zeros((4, 64)), y=["ash"] * 4, split=["test"] * 4)
+    np.savez(folder / "split.npz", x=np.zeros((4, 64)), y=["ash"] * 4, split=["train"] * 5)
     data = ["--data", blobs / "0.npz"]
     return [
         ([*data, "--out", folder / "there"], "there: is there already"),
@@ -200,7 +206,11 @@ def mistakes(blobs: Path, folder: Path) -> list[tuple[list[Any], str]]:
         (["--data", folder / "unlabelled.npz", *new], "holds x; expected x and y"),
         (["--data", folder / "oak.npz", *new], "the class 'oak' is not known"),
         (["--data", folder / "oak.npz", *new, "--as", "oak=elk"], "the class 'elk' is not known"),
-        (["--data", folder / "narrow.npz", *new], "trained on samples of 64 numbers"),
+        (["--data", folder / "narrow.npz", *new], "narrow.npz: x is float64 (4, 3), but the model"),
+        (["--data", folder / "text.npz", *new], "text.npz: can't be read (it is not a zip file"),
+        (["--data", folder / "holed.npz", *new], "holed.npz: row 7 has values that are not fin"),
+        (["--data", folder / "test.npz", *new], "test.npz: no sample is in its train part"),
+        (["--data", folder / "split.npz", *new], "split is (5,); expected (4,), as y"),
         (["--data", folder / "uneven.npz", *new], "expected (n, D) and (n,)"),
         (["--data", folder / "far.npz", *new], "y is 0…9, but there are 2 names"),
         (["--data", folder / "cut.npz", *new], "cut.npz: can't be read"),

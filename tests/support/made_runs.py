@@ -67,7 +67,11 @@ def make_run(
         benchmark=benchmark.name,
         method=method,
         seed=seed,
-        settings={"method": {"detection": {"threshold": 5.0}}, "flow": {"hidden": 8}},
+        settings={
+            "method": {"detection": {"threshold": 5.0}},
+            "flow": {"hidden": 8},
+            "training": {"batch_size": 2},
+        },
         tasks=benchmark.digest(),
         fingerprint=f"{seed:064x}",
         versions={"torch": "0"},
