@@ -174,6 +174,14 @@ class Forked:
         return printed, None
 
 
+def kill_group(process: Process, number: int) -> None:
+    """A signal to a process and to all that it has started."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:  # it is so young that it leads no group yet
+        os.kill(process.pid, number)
+
+
 def _work(project: str, arguments: tuple[str, ...], ours: dict[str, str], printed: str) -> None:
     os.setsid()
     os.environ.update(ours)

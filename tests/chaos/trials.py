@@ -29,6 +29,7 @@ from tests.chaos.project import (
     Forked,
     Process,
     content,
+    kill_group,
     leftovers,
     make_project,
     one_line,
@@ -106,7 +107,7 @@ def kill_randomly(
                 shutil.rmtree(project)
                 prepared(reference, name, project)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+                kill_group(process, signal.SIGKILL)
                 process.communicate()
                 killed += 1
         yield f"{name}: {killed} of {share} killed", _same_in_the_end(reference, name, project)
@@ -207,7 +208,7 @@ def run_two(reference: Reference, names: Sequence[str] | None = None) -> Iterato
             printed = process.communicate()[0]
             if process.returncode and not one_line(printed):
                 troubles.append(f"status {process.returncode}: {printed[-500:]}")
-        troubles += _same_in_the_end(reference, name, project)
+        troubles += _same_in_the_end(reference, name, project, Forked)
         yield f"{name} twice at once", troubles
         shutil.rmtree(project)
 
@@ -284,7 +285,7 @@ def kill_dvc(folder: Path, kills: int, seed: int) -> Iterator[Outcome]:
         try:
             process.wait(chance.uniform(2, 25))
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL if number % 2 else signal.SIGINT)
+            kill_group(process, signal.SIGKILL if number % 2 else signal.SIGINT)
             stopped += 1
         process.communicate()
     process = start(project, repro)

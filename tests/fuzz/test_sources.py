@@ -111,10 +111,24 @@ def fetched(name: str) -> Callable[[Path], Any]:
     return read
 
 
-@pytest.mark.parametrize("name", SOURCES)
-@fuzzed
+FOLDERS = ("folder", "unlabelled", "webdataset", "parquet")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+@fuzzed(of=2)
 @given(where=FRACTION, changes=BYTES)
-def test_bytes_of_sources(folder: Path, name: str, where: float, changes: Any) -> None:
+def test_bytes_of_folders(folder: Path, name: str, where: float, changes: Any) -> None:
+    read_changed(folder, name, where, changes)
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if name not in FOLDERS])
+@fuzzed()
+@given(where=FRACTION, changes=BYTES)
+def test_bytes_of_files(folder: Path, name: str, where: float, changes: Any) -> None:
+    read_changed(folder, name, where, changes)
+
+
+def read_changed(folder: Path, name: str, where: float, changes: Any) -> None:
     whole = folder / f"{name}-whole"
     if not whole.exists():
         fresh(folder, name)
@@ -128,8 +142,8 @@ def test_bytes_of_sources(folder: Path, name: str, where: float, changes: Any) -
         file.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["folder", "unlabelled", "webdataset", "parquet"])
-@fuzzed
+@pytest.mark.parametrize("name", FOLDERS)
+@fuzzed(of=2)
 @given(
     where=FRACTION,
     how=st.sampled_from(
@@ -165,7 +179,7 @@ def test_what_lies_in_folders(
     refused_or(fetched(name), copy)
 
 
-@fuzzed
+@fuzzed()
 @given(changes=BYTES, packed=st.booleans())
 def test_archives(folder: Path, changes: Any, packed: bool) -> None:
     """Of an archive come the files that are expected, with their bytes, or none."""
