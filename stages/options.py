@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import click
 
 from hcl.errors import HCLError
 from hcl.files import FULL
+
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 # Existence is checked by the readers: they know how to say what to do about it.
 PATH = click.Path(path_type=Path)
@@ -49,7 +53,7 @@ def check_new(out: Path, force: bool) -> None:
 
 
 class Command(click.Command):
-    """A command that says an ``HCLError``, or a full disk, in one line and exits with status 1."""
+    """A command that says an ``HCLError``, or what a system lacks, in one line; its status is 1."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -57,8 +61,19 @@ class Command(click.Command):
         except HCLError as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
-            if error.errno not in FULL:
-                raise
-            where = f"{error.filename}: " if error.filename else ""
-            line = f"{where}no space left on the disk; make room and run again."
+            raise _told(error) from error
+        except MemoryError as error:
+            line = "There is not enough memory for this: run it where there is more."
             raise click.ClickException(line) from error
+
+
+def _told(error: OSError) -> Exception:
+    """A full disk, or what may not be read, written or entered, in one line; any other as it is."""
+    where = f"{error.filename}: " if error.filename else ""
+    if error.errno in FULL:
+        why = "no space left on the disk; make room and run again."
+    elif error.errno in _FORBIDDEN and error.filename:
+        why = f"{os.strerror(error.errno)}. Name another place, or see to who may do what there."
+    else:
+        return error
+    return click.ClickException(str(HCLError(where + why)))

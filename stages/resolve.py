@@ -37,8 +37,15 @@ class Resolved(Parameters):
     """A parameter file whose streams and runs can be asked for."""
 
     def check(self) -> None:
-        """An error for what no stage, or only a later one, would notice: the whole grid."""
+        """An error for what no stage, or only a later one, would notice: the whole file.
+
+        What the grid leaves out today is checked as well: it may be asked for by its name.
+        """
         super().check()
+        if "seeds" in self.values:
+            self.seeds()
+        for name in self.declared("methods"):
+            self._method(name)[0].build(AnyMethod, self.path)  # type: ignore[arg-type]
         for name in self.declared("benchmarks"):
             self._check_benchmark(name)
         if isinstance(self.values.get("grid"), Mapping):
@@ -65,6 +72,11 @@ class Resolved(Parameters):
                     f"{self.path}: benchmarks.{name}.tuned.{method}: there is no method of that "
                     f"name{did_you_mean(method, methods)}. In methods: {', '.join(methods)}."
                 )
+            self.run(name, method)
+        if "stream" in self.benchmark(name):
+            self.stream(name)
+        self.training(name)
+        self._flow(name)
 
     def stream(self, benchmark: str) -> StreamSettings:
         """What a learner is shown."""
@@ -91,12 +103,15 @@ class Resolved(Parameters):
         values = layers.values.get("training", {})
         return build(TrainingSettings, values, self.path, "training", layers.origins)
 
+    def _flow(self, benchmark: str) -> FlowSettings:
+        layers = self._benchmark(benchmark)
+        return build(FlowSettings, layers.values.get("flow", {}), self.path, "flow", layers.origins)
+
     def run(self, benchmark: str, method: str) -> RunSettings:
         """What a method is on a benchmark."""
         declared = self._benchmark(benchmark)
         values, origins = declared.values, declared.origins
-        flow = build(FlowSettings, values.get("flow", {}), self.path, "flow", origins)
-        training = self.training(benchmark)
+        flow, training = self._flow(benchmark), self.training(benchmark)
         layers, chain = self._method(method)
         tuned = values.get("tuned", {})
         for name in chain if isinstance(tuned, Mapping) else ():

@@ -225,6 +225,8 @@ def _walk_folder(folder: Path, split: int) -> Iterator[ImageFile]:
     for child in sorted(folder.iterdir()):
         if child.is_file() and child.suffix.lower() in IMAGE_SUFFIXES:
             raise HCLError(f"{child}: an image outside of a class folder; move it into one.")
+        if child.is_symlink() and not child.exists():
+            raise HCLError(f"{child}: a link that leads nowhere; take it out.")
         if child.is_dir() and not child.name.startswith("."):
             classes.append(child)
     if not classes:

@@ -69,6 +69,7 @@ def write_model(path: str | Path, about: Mapping[str, Any], state: Any) -> None:
 
 def read_model(path: str | Path, device: torch.device | str = "cpu") -> Content:
     """Read and check a model file; its tensors come on ``device``. Any fault is an ``HCLError``."""
+    _check_plain(path)
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -89,6 +90,7 @@ def read_model(path: str | Path, device: torch.device | str = "cpu") -> Content:
 
 def read_about(path: str | Path) -> dict[str, Any]:
     """What a model file says of itself, without its tensors, and so without a check of these."""
+    _check_plain(path)
     try:
         with open(path, "rb") as file:
             start = file.read(_LENGTH + LARGEST_HEADER)
@@ -97,6 +99,12 @@ def read_about(path: str | Path) -> dict[str, Any]:
         raise _unreadable(path, error) from error
     about: dict[str, Any] = header["about"]
     return about
+
+
+def _check_plain(path: str | Path) -> None:
+    """An error over a pipe, which would be waited for, and over a device without end."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise HCLError(f"{path}: can't be read (not a plain file). Name a model file.")
 
 
 def hybrid_model(content: Content, path: str | Path) -> HybridModel:

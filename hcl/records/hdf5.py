@@ -303,15 +303,17 @@ def probe(path: Path) -> None:
         raise HCLError(f"{path}: damaged: {why}; write it again.")
 
 
+LOOK = (
+    "import sys, h5py; f = h5py.File(sys.argv[1]); dict(f.attrs); "
+    "f.visititems(lambda name, node: dict(node.attrs) and None)"
+)
+
+
 def _harm_of(path: Path) -> str | None:
     """What the library does over some damaged files, tried in a process of its own."""
-    look = (
-        "import sys, h5py; f = h5py.File(sys.argv[1]); dict(f.attrs); "
-        "f.visititems(lambda name, node: dict(node.attrs) and None)"
-    )
     try:
         done = subprocess.run(
-            [sys.executable, "-c", look, path], capture_output=True, timeout=PATIENCE, check=False
+            [sys.executable, "-c", LOOK, path], capture_output=True, timeout=PATIENCE, check=False
         )
     except subprocess.TimeoutExpired:
         return "HDF5 does not come to an end with it"

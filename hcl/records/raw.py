@@ -298,6 +298,7 @@ def decode_image(data: bytes) -> NDArray[np.uint8]:
     """
     try:
         with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
+            _check_pixels(image)
             return as_rgb(image)
     except UnidentifiedImageError:
         raise ValueError(f"not one of {', '.join(IMAGE_FORMATS)}") from None
@@ -305,6 +306,13 @@ def decode_image(data: bytes) -> NDArray[np.uint8]:
         raise
     except Exception as error:  # over broken files, Pillow's decoders raise nearly anything
         raise ValueError(str(error) or type(error).__name__) from error
+
+
+def _check_pixels(image: Image.Image) -> None:
+    """Pillow only warns of up to twice as many: a few kB of PNG would take gigabytes."""
+    most = Image.MAX_IMAGE_PIXELS or 0
+    if image.width * image.height > most:
+        raise ValueError(f"{image.width}×{image.height} pixels, more than {most:,}")
 
 
 def image_size(data: bytes) -> tuple[int, int]:

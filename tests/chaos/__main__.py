@@ -6,6 +6,7 @@ Ends with a table of what was done and with status 1 where anything did not hold
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -30,6 +31,8 @@ def main() -> int:
     parser.add_argument("--only", choices=TRIALS, action="append")
     options = parser.parse_args()
     chosen = options.only or TRIALS
+    # A shell starts what it puts into the background deaf to SIGINT, and all that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     troubles: list[Trouble] = []
     with tempfile.TemporaryDirectory(prefix="hcl-chaos-") as folder:
         reference = whole_project(Path(folder) / "whole")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
+import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import yaml
 
@@ -103,8 +107,22 @@ def make_project(folder: Path) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
 
 
-def start(project: Path, command: Command) -> subprocess.Popen[str]:
-    """``hcl`` in the project, in a session of its own so that all of it can be killed."""
+class Process(Protocol):
+    """What the trials ask of a process; it leads a group, so that all of it can be killed."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def communicate(self) -> tuple[str, None]: ...
+
+
+def start(project: Path, command: Command) -> Process:
+    """``hcl`` in the project, as a user starts it."""
     return subprocess.Popen(
         [sys.executable, "-c", "from stages.cli import main; main()", *command.arguments],
         cwd=project,
@@ -114,6 +132,67 @@ def start(project: Path, command: Command) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
+
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["tests.chaos.warm"])
+
+
+class Forked:
+    """``hcl`` in the project, forked from a process that has imported everything.
+
+    It takes the time of its work alone, so that a kill at a random moment meets the work.
+    """
+
+    def __init__(self, project: Path, command: Command) -> None:
+        with tempfile.NamedTemporaryFile(prefix="hcl-chaos-", delete=False) as file:
+            self._printed = Path(file.name)
+        ours = {name: environment()[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS")}
+        arguments = (str(project), command.arguments, ours, str(self._printed))
+        self._process = FORKED.Process(target=_work, args=arguments)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("hcl", timeout or 0)
+        return self._process.exitcode
+
+    def communicate(self) -> tuple[str, None]:
+        self.wait()
+        printed = self._printed.read_text(encoding="utf-8")
+        self._printed.unlink()
+        return printed, None
+
+
+def kill_group(process: Process, number: int) -> None:
+    """A signal to a process and to all that it has started."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:  # it is so young that it leads no group yet
+        os.kill(process.pid, number)
+
+
+def _work(project: str, arguments: tuple[str, ...], ours: dict[str, str], printed: str) -> None:
+    os.setsid()
+    os.environ.update(ours)
+    os.chdir(project)
+    file = os.open(printed, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    sys.argv = ["hcl", *arguments]
+    from stages.cli import main
+
+    main()
 
 
 def content(project: Path, command: Command) -> dict[str, str]:

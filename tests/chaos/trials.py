@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -26,7 +26,10 @@ from tests.chaos.project import (
     MODEL,
     WEIGHTS,
     Command,
+    Forked,
+    Process,
     content,
+    kill_group,
     leftovers,
     make_project,
     one_line,
@@ -54,7 +57,7 @@ def whole_project(folder: Path, names: Sequence[str] = tuple(COMMANDS)) -> Refer
     seconds, outputs = {}, {}
     for name in names:
         began = time.monotonic()
-        process = start(folder, COMMANDS[name])
+        process = Forked(folder, COMMANDS[name])
         printed = process.communicate()[0]
         if process.returncode:
             raise RuntimeError(f"{name} fails undisturbed: {printed}")
@@ -95,24 +98,29 @@ def kill_randomly(
             if killed == share:
                 break
             began = time.monotonic()
-            process = start(project, COMMANDS[name])
-            try:  # mostly in the later part: the first second is Python's imports
-                process.wait(chance.uniform(0.3, 1.0) * length)
+            process = Forked(project, COMMANDS[name])
+            try:
+                process.wait(chance.uniform(0.0, 1.0) * length)
                 process.communicate()
                 # It was done before: what is finished can't be killed, so it begins anew.
                 length = min(length, time.monotonic() - began)
                 shutil.rmtree(project)
                 prepared(reference, name, project)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+                kill_group(process, signal.SIGKILL)
                 process.communicate()
                 killed += 1
         yield f"{name}: {killed} of {share} killed", _same_in_the_end(reference, name, project)
         shutil.rmtree(project)
 
 
-def _same_in_the_end(reference: Reference, name: str, project: Path) -> list[Trouble]:
-    process = start(project, COMMANDS[name])
+def _same_in_the_end(
+    reference: Reference,
+    name: str,
+    project: Path,
+    begin: Callable[[Path, Command], Process] = start,
+) -> list[Trouble]:
+    process = begin(project, COMMANDS[name])
     printed = process.communicate()[0]
     troubles = []
     if process.returncode:
@@ -157,7 +165,7 @@ def fill_disk(
                     copy = shutil.copytree if entry.is_dir() else shutil.copy2
                     copy(entry, place / entry.name)
                 _fill_up(place, room)
-                process = start(place, command)
+                process = Forked(place, command)
                 printed = process.communicate()[0]
                 ends.append(process.returncode)
                 whole = content(place, command)
@@ -172,9 +180,8 @@ def fill_disk(
                 (place / "filler").unlink(missing_ok=True)
                 mount = ["mount", "-o", "remount,size=512m", str(place)]
                 subprocess.run(mount, check=True, capture_output=True)
-                troubles += [
-                    f"{room} kB, then: {t}" for t in _same_in_the_end(reference, name, place)
-                ]
+                found = _same_in_the_end(reference, name, place, Forked)
+                troubles += [f"{room} kB, then: {trouble}" for trouble in found]
             shutil.rmtree(source)
         yield f"{name} on a full disk: {ends.count(0)} of {len(ends)} had room", troubles
 
@@ -193,15 +200,15 @@ def run_two(reference: Reference, names: Sequence[str] | None = None) -> Iterato
         project = reference.folder.with_name(f"two-{index}")
         prepared(reference, name, project)
         chance = random.Random(name)
-        processes = [start(project, COMMANDS[name])]
+        processes = [Forked(project, COMMANDS[name])]
         time.sleep(chance.uniform(0, 0.3))
-        processes.append(start(project, COMMANDS[name]))
+        processes.append(Forked(project, COMMANDS[name]))
         troubles = []
         for process in processes:
             printed = process.communicate()[0]
             if process.returncode and not one_line(printed):
                 troubles.append(f"status {process.returncode}: {printed[-500:]}")
-        troubles += _same_in_the_end(reference, name, project)
+        troubles += _same_in_the_end(reference, name, project, Forked)
         yield f"{name} twice at once", troubles
         shutil.rmtree(project)
 
@@ -278,7 +285,7 @@ def kill_dvc(folder: Path, kills: int, seed: int) -> Iterator[Outcome]:
         try:
             process.wait(chance.uniform(2, 25))
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL if number % 2 else signal.SIGINT)
+            kill_group(process, signal.SIGKILL if number % 2 else signal.SIGINT)
             stopped += 1
         process.communicate()
     process = start(project, repro)

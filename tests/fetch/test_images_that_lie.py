@@ -180,3 +180,23 @@ def test_a_column_of_parquet_whose_name_is_no_text(tmp_path: Path) -> None:
         parquet.write_table(table, path, store_schema=False)
         path.write_bytes(path.read_bytes().replace(b"other", b"oth\xa2r"))
     refused("not a whole Parquet file .*codec can't decode", images.read_parquet, tmp_path)
+
+
+@pytest.mark.parametrize("aim", ["nowhere", "oak"])
+def test_a_class_that_is_a_link_to_nowhere_is_not_passed_over(tmp_path: Path, aim: str) -> None:
+    write_image_folder(tmp_path)
+    (tmp_path / "train" / "oak").symlink_to(aim)
+    refused("oak: a link that leads nowhere; take it out", images.read_folder, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["split", "classes"])
+@pytest.mark.parametrize("kind", ["<U0", "|S0"])
+def test_texts_of_no_bytes_are_not_any_number(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / "e.npz"
+    arrays = {"x": np.ones((4, 2)), "y": np.arange(4) % 2, "split": np.arange(4) > 1}
+    arrays.pop(name, None)
+    np.savez(path, **arrays)
+    outline = {"descr": kind, "fortran_order": False, "shape": (10**15,)}
+    with zipfile.ZipFile(path, "a") as archive, archive.open(f"{name}.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, outline)
+    refused(f"{name} claims the shape", readers.read_embeddings, path)

@@ -141,7 +141,7 @@ def good(folder: Path, name: str, target: Target) -> tuple[Path, bytes, Any]:
 
 
 @pytest.mark.parametrize("name", HDF5)
-@fuzzed
+@fuzzed(of=2)
 @given(changes=BYTES)
 def test_bytes_of_hdf5_files(folder: Path, name: str, changes: Any) -> None:
     path, data, original = good(folder, name, HDF5[name])
@@ -150,7 +150,7 @@ def test_bytes_of_hdf5_files(folder: Path, name: str, changes: Any) -> None:
 
 
 @pytest.mark.parametrize("name", HDF5)
-@fuzzed
+@fuzzed(of=2)
 @given(change=STRUCTURE)
 def test_structure_of_hdf5_files_that_are_sealed_again(
     folder: Path, name: str, change: Any
@@ -162,7 +162,7 @@ def test_structure_of_hdf5_files_that_are_sealed_again(
     refused_or(HDF5[name].read, path, original)
 
 
-@fuzzed
+@fuzzed(of=3)
 @given(changes=BYTES)
 def test_bytes_of_model_files(folder: Path, changes: Any) -> None:
     path, data, original = good(folder, "model", MODEL)
@@ -175,7 +175,7 @@ def test_bytes_of_model_files(folder: Path, changes: Any) -> None:
     [("model", MODEL, read_learner), ("classifier", CLASSIFIER, load)],
     ids=["model", "classifier"],
 )
-@fuzzed
+@fuzzed(of=3)
 @given(where=FRACTION, value=NASTY, part=st.sampled_from(["about", "state"]))
 def test_values_of_model_files_that_are_sealed_again(
     folder: Path, name: str, target: Target, read: Any, where: float, value: Any, part: str
@@ -196,7 +196,7 @@ def test_values_of_model_files_that_are_sealed_again(
     refused_or(read, path)
 
 
-@fuzzed
+@fuzzed()
 @given(changes=BYTES)
 def test_bytes_of_checkpoints(folder: Path, changes: Any) -> None:
     """A damaged checkpoint costs time, never the result."""

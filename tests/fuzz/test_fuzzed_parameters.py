@@ -71,14 +71,14 @@ def test_what_is_mutated_is_whole(path: Path) -> None:
     assert "no mistake found" in settings_of(path)
 
 
-@fuzzed
+@fuzzed(of=3)
 @given(changes=BYTES)
 def test_bytes_of_a_parameter_file(path: Path, changes: Any) -> None:
     path.write_bytes(mutated(TEXT, changes))
     refused_or(settings_of, path)
 
 
-@fuzzed
+@fuzzed(of=3)
 @given(where=FRACTION, value=st.one_of(NASTY, st.just(KeyError)), rename=st.booleans())
 def test_values_of_a_parameter_file(path: Path, where: float, value: Any, rename: bool) -> None:
     values = replaced(copy.deepcopy(PARAMETERS), where, value, rename and value is not KeyError)
@@ -146,7 +146,7 @@ PIECES = st.lists(
 ).map("".join)
 
 
-@fuzzed
+@fuzzed(of=3)
 @given(text=PIECES)
 def test_texts_made_of_pieces_of_yaml(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")

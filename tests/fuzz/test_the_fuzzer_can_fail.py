@@ -21,7 +21,7 @@ def test_a_change_that_goes_unnoticed_is_found(tmp_path: Path) -> None:
     HDF5["tasks"].make(path)
     data, original = path.read_bytes(), path.read_bytes()
 
-    @settings(fuzzed, max_examples=200)
+    @settings(fuzzed(), max_examples=200)
     @given(changes=BYTES)
     def run(changes: Any) -> None:
         path.write_bytes(mutated(data, changes))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,19 +17,24 @@ from hypothesis import HealthCheck, Phase, settings
 from hcl.errors import HCLError
 
 SECONDS = 60  # that one case may take; of the clock, also where others have the cores
-SHORT = 25  # cases of a target in `make test`
-CASES = int(os.environ.get("HCL_FUZZ", SHORT))  # `make fuzz` asks for 10,000
+SHORT = 25  # cases of a test in `make test`
+CASES = int(os.environ.get("HCL_FUZZ", SHORT))  # of a kind of file: `make fuzz` asks for 10,000
 
-# The same cases every time; a machine that is busy is no reason to fail.
-fuzzed = settings(
-    max_examples=CASES,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=(Phase.explicit, Phase.generate),  # a few changes are small enough to read
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-)
+
+def fuzzed(of: int = 1) -> settings:
+    """How a test is fuzzed that is one ``of`` so many for its kind of file, which share its cases.
+
+    The same cases every time; a machine that is busy is no reason to fail.
+    """
+    return settings(
+        max_examples=max(-(-CASES // of), min(CASES, SHORT)),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=(Phase.explicit, Phase.generate),  # a few changes are small enough to read
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 class EndlessError(AssertionError):
@@ -36,6 +43,27 @@ class EndlessError(AssertionError):
 
 class UnnoticedError(AssertionError):
     """Content that was changed, and read as if it were not."""
+
+
+_watched = -math.inf
+
+
+def _watch() -> None:
+    """A thread that ends the process where nothing has asked for it within some minutes.
+
+    It is begun anew now and then, not for each case: a busy machine takes long to begin a thread.
+    """
+    global _watched
+    if time.monotonic() > _watched + SECONDS / 2:
+        faulthandler.dump_traceback_later(4 * SECONDS, exit=True)
+        _watched = time.monotonic()
+
+
+def unwatch() -> None:
+    """No more of it."""
+    global _watched
+    faulthandler.cancel_dump_traceback_later()
+    _watched = -math.inf
 
 
 @contextmanager
@@ -47,11 +75,10 @@ def in_time(seconds: float = SECONDS) -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    faulthandler.dump_traceback_later(3 * seconds + 30, exit=True)
+    _watch()
     try:
         yield
     finally:
-        faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 

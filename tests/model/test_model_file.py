@@ -321,3 +321,11 @@ def test_a_flow_whose_weights_do_not_fit_is_named(
     with pytest.raises(HCLError, match=message) as error:
         hybrid_model(read_model(tmp_path / "m"), tmp_path / "m")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("read", [read_model, read_about])
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path, read: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(HCLError, match="not a plain file"):
+            read(path)

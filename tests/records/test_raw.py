@@ -410,7 +410,10 @@ def test_decode_refuses_other_formats():
         decode_image(encode(random_images(1, (4, 4, 3))[0], "BMP"))
 
 
-def test_decode_refuses_a_bomb(monkeypatch):
+@pytest.mark.parametrize(("side", "match"), [(20, "exceeds limit"), (11, "11×11 pixels, more")])
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_decode_refuses_a_bomb(monkeypatch, side, match):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(ValueError, match="exceeds limit"):
-        decode_image(encode(np.zeros((20, 20, 3), np.uint8)))
+    with pytest.raises(ValueError, match=match):
+        decode_image(encode(np.zeros((side, side, 3), np.uint8)))
+    decode_image(encode(np.zeros((10, 10, 3), np.uint8)))

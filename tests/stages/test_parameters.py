@@ -241,6 +241,15 @@ LATER = [
     (["datasets", "digits", "sorce"], "x", "datasets.digits.sorce is not a known key"),
     (["benchmarks", "split-digits", "stream", "order"], [0], "split-digits.stream.order[0]: there"),
     (["tune"], {"seed": -1}, "tune.seed: is -1"),
+    (["seeds"], [2**64], "seeds[0] is 18446744073709551616"),
+    (["methods", "unused"], {"like": "ncm", "learning_rate": -1}, "methods.unused.learning_rate"),
+    (["benchmarks", "unused"], {"training": {"learning_rate": 0}}, "unused.training.learning_rate"),
+    (["benchmarks", "unused"], {"flow": {"hidden": 10**18}}, "benchmarks.unused.flow.hidden"),
+    (
+        ["benchmarks", "split-digits", "tuned"],
+        {"hcl-gr": {"learning_rate": -0.05}},
+        "split-digits.tuned.hcl-gr.learning_rate",
+    ),
 ]
 
 
