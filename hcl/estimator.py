@@ -840,9 +840,9 @@ def _check_draw(classifier: _StreamClassifier, n_samples: int, y: Any, task: int
 def _check_present(y: ArrayLike) -> None:
     """An error for a label that is missing: None, NaN, or what pandas has for them."""
     labels = np.asarray(y)
-    if labels.dtype != object:
-        return  # scikit-learn looks for NaN among numbers
-    for i, label in enumerate(labels.ravel()):
+    if labels.dtype != object or labels.ndim != 1:
+        return  # of numbers, and of what is no list of labels, scikit-learn says what is wrong
+    for i, label in enumerate(labels):
         try:
             missing = label is None or bool(label != label)  # NaN is not itself
         except TypeError:  # pandas' NA is neither equal nor not
