@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 # Before torch is imported: tests run side by side, one on each core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -32,3 +33,11 @@ def pytest_collection_finish() -> None:
         import torch
 
         torch.zeros(1, requires_grad=True).sum().backward()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def watched() -> Iterator[None]:
+    """What watches over mutated files, in whichever module, ends with it, not with the process."""
+    yield
+    if "tests.fuzz.verdicts" in sys.modules:
+        sys.modules["tests.fuzz.verdicts"].unwatch()
