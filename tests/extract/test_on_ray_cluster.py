@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -52,6 +53,7 @@ def cluster():
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
         # Not 127.0.0.1: a driver takes the machine's outer address for it, where nobody listens.
         node = {"object_store_memory": 80 * 2**20, "node_ip_address": "127.0.0.2"}
+        Path("/tmp/ray").mkdir(exist_ok=True)  # Ray notes its address there in any case
         temporary = tempfile.mkdtemp(prefix="hcl-ray-", dir="/tmp")  # a socket's path is short
         head = {**node, "num_cpus": 0, "include_dashboard": False, "temp_dir": temporary}
         cluster = Cluster(initialize_head=True, head_node_args=head)

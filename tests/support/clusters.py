@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ def three_nodes() -> Iterator[Any]:
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"}
     from ray.cluster_utils import Cluster
 
+    Path("/tmp/ray").mkdir(exist_ok=True)  # Ray notes its address there in any case
     folder = tempfile.mkdtemp(prefix="hcl-ray-", dir="/tmp")  # a socket's path is short
     cluster = Cluster()
     processes = []
