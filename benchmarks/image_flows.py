@@ -9,8 +9,10 @@ as it ships them; the coupling networks, the squeezes and the splits between sca
 all, in plain torch. FrEIA's 1 × 1 convolution is fixed, so that it has a little less to do.
 
 The flow as it was looks at a checkerboard at full resolution; now it is folded. ``hcl, full`` is
-today's code without the fold: the architecture as it was. ``convolutions`` are the networks'
-convolutions as torch runs them, forward and backward, and Adam: what no peer can do without.
+today's code without the fold: the architecture as it was. ``hcl, bfloat16`` runs the coupling
+networks in half precision (``flow.precision``), which no peer does. ``convolutions`` are the
+networks' convolutions as torch runs them, forward and backward, and Adam: what no peer can do
+without.
 """
 
 from __future__ import annotations
@@ -292,37 +294,45 @@ def main() -> None:
         before = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(before)
     peers = {"normflows": Normflows, "nflows": Nflows, "FrEIA": Freia}
-    names = ["hcl", "hcl, full", *(["before"] if before else []), *peers, "convolutions"]
+    names = [
+        "hcl",
+        "hcl, bfloat16",
+        "hcl, full",
+        *(["before"] if before else []),
+        *peers,
+        "convolutions",
+    ]
     print(f"torch {torch.__version__}, batch {BATCH}, one thread, milliseconds\n")
-    print(f"| | weights | {' | '.join(names)} | before / hcl | fastest peer / hcl |")
-    print(f"| --- |{' --- |' * (len(names) + 3)}")
+    ratios = ["before / hcl", "before / bfloat16", "fastest peer / hcl", "fastest peer / bfloat16"]
+    print(f"| | weights | {' | '.join(names + ratios)} |")
+    print(f"| --- |{' --- |' * (len(names + ratios) + 1)}")
     for key in arguments.sizes:
         size = SIZES[key]
         flows: dict[str, nn.Module] = {"hcl": ours(images, size)}
+        flows["hcl, bfloat16"] = ours(images, size)
+        flows["hcl, bfloat16"].set_precision(torch.bfloat16)  # type: ignore[operator]
         if size.kind == "RealNVP":
             flows["hcl, full"] = ours(images, size, folded=False)
         if before:
             flows["before"] = ours(before, size)
         flows |= {name: Peer(size, kind) for name, kind in peers.items()}
         x = 256 * torch.rand(BATCH, *size.shape, generator=torch.Generator().manual_seed(0))
-        flows["hcl"].initialise(x)  # type: ignore[operator]
-        if before:
-            flows["before"].initialise(x)  # type: ignore[operator]
+        for name in ("hcl", "hcl, bfloat16", *(["before"] if before else [])):
+            flows[name].initialise(x)  # type: ignore[operator]
         steps = {name: training_step(flow, x) for name, flow in flows.items()}
         steps["convolutions"] = convolutions(ours(images, size), x)
         times = measure(steps, arguments.rounds)
 
-        def ratio(name: str, times: dict[str, list[float]] = times) -> float:
-            pairs = zip(times[name], times["hcl"], strict=True)
-            return statistics.median(other / own for other, own in pairs)
+        def ratio(name: str, own: str, times: dict[str, list[float]] = times) -> float:
+            pairs = zip(times[name], times[own], strict=True)
+            return statistics.median(other / mine for other, mine in pairs)
 
         weights = sum(parameter.numel() for parameter in flows["hcl"].parameters())
         cells = [f"{statistics.median(times[n]):.0f}" if n in times else "" for n in names]
-        gain = f"{ratio('before'):.2f}" if before else ""
-        fastest = min(ratio(name) for name in peers)
-        print(
-            f"| {size} | {weights:,} | {' | '.join(cells)} | {gain} | {fastest:.2f} |", flush=True
-        )
+        both = ("hcl", "hcl, bfloat16")
+        cells += [f"{ratio('before', own):.2f}" if before else "" for own in both]
+        cells += [f"{min(ratio(name, own) for name in peers):.2f}" for own in both]
+        print(f"| {size} | {weights:,} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

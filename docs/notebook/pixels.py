@@ -80,7 +80,8 @@ def learn_stream(options: argparse.Namespace, flow: FlowSettings) -> None:
     training = TrainingSettings(
         learning_rate=options.rate, weight_decay=5e-5, mean_scale=options.mean_scale
     )
-    job = Job(benchmark, found, "trial", FlowMethod(memory=memory), flow, training, seed=0)
+    method = FlowMethod(memory=memory, learning_rate_decay=options.decay)
+    job = Job(benchmark, found, "trial", method, flow, training, seed=0)
     with one_thread():
         run, _ = train_seed(job)
     scores = score(run, benchmark)
@@ -103,10 +104,12 @@ def main() -> None:
     parser.add_argument("--kind", choices=("glow", "realnvp-image"), default="glow")
     parser.add_argument("--hidden", type=int, help="channels; 32 for glow, else 16")
     parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--decay", type=float, default=0.0, help="learning_rate_decay of a stream")
     parser.add_argument("--mean-scale", type=float, default=3.0)
     parser.add_argument("--bound", type=float, default=3.0)
     parser.add_argument("--memory", choices=MEMORIES, default="functional")
     parser.add_argument("--pixels", choices=("affine", "logit"), default="affine")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--alpha", type=float, default=1.0)
@@ -123,6 +126,7 @@ def main() -> None:
         hidden=options.hidden or (32 if glow else 16),
         bound=options.bound,
         pixels=options.pixels,
+        precision=options.precision,
     )
     if options.trial == "stream":
         learn_stream(options, flow)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hcl.model.images import glow, realnvp_image
+from hcl.model.images import ImageFlow, glow, realnvp_image
 from hcl.model.realnvp import RealNVP
 from hcl.model.settings import FlowSettings
 from hcl.settings import check_memory
@@ -74,6 +74,16 @@ def build_flow(settings: FlowSettings, shape: tuple[int, ...], generator: torch.
             spread=settings.spread,
             generator=generator,
         )
+    flow = build_image_flow(settings, shape, generator)
+    if settings.precision == "bfloat16":
+        flow.set_precision(torch.bfloat16)
+    return flow
+
+
+def build_image_flow(
+    settings: FlowSettings, shape: tuple[int, ...], generator: torch.Generator
+) -> ImageFlow:
+    """RealNVP or Glow, in float32."""
     if settings.kind == "realnvp-image":
         return realnvp_image(
             shape,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -266,18 +266,18 @@ class ResidualNetwork(nn.Sequential):
         gain = cast("LastConvolution", self[-1]).gain
         x = x.contiguous(memory_format=torch.channels_last)
         kept = [x]
-        h = branch = F.conv2d(x, weights[0], weights[1], padding=1)
+        h = branch = convolve(x, weights[0], weights[1])
         *layers, last = in_turns(weights[2:], 4)
         for index, (scale, shift, weight, bias) in enumerate(layers):
             normed, saved = norm(branch, scale, shift)
-            branch = F.conv2d(normed, weight, bias, padding=1)
+            branch = convolve(normed, weight, bias)
             if keep:
                 kept += saved
             if index % 2 == 1:
                 h = branch.add_(h)
         scale, shift, weight, bias = last
         normed, saved = norm(h, scale, shift)
-        return F.conv2d(normed, gain * weight, bias, padding=1), kept + saved
+        return convolve(normed, gain * weight, bias), kept + saved
 
     def gradient(
         self, grad: Tensor, kept: Sequence[Tensor], weights: Sequence[Tensor]
@@ -299,6 +299,11 @@ class ResidualNetwork(nn.Sequential):
             grads[:0] = [*of_norm, *of_convolution]
         grad, *of_convolution = convolution_gradient(grad, kept[0], weights[0])
         return grad, [*of_convolution, *grads]
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A 3 × 3 convolution in the precision of ``x``."""
+    return F.conv2d(x, weight.to(x.dtype), bias.to(x.dtype), padding=1)
 
 
 def norm(x: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -330,9 +335,9 @@ def convolution_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Sequence[Te
     """From the gradient of a 3 × 3 convolution's output to those of x, weight and bias."""
     asked = [True, True, False]  # a plain sum is faster for the bias
     grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
-        grad, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, asked
+        grad, x, weight.to(x.dtype), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, asked
     )
-    return grad_x, grad_weight, grad.sum((0, 2, 3))
+    return grad_x, grad_weight.to(weight.dtype), grad.sum((0, 2, 3), dtype=weight.dtype)
 
 
 class HighwayNetwork(nn.Sequential):
@@ -379,7 +384,7 @@ class HighwayNetwork(nn.Sequential):
                 tensors += [v, g, h]
             if keep:
                 kept += tensors
-            torch.mm(taps(gain * last), h, out=parts[:, span])
+            torch.mm(taps(gain * last).to(h.dtype), h, out=parts[:, span])
         out = sum_of_shifts(parts.view(-1, *shifted.shape[1:]))
         return out.add_(bias[:, None, None, None]).transpose(0, 1), kept
 
@@ -396,12 +401,13 @@ class HighwayNetwork(nn.Sequential):
         matrix, reverse = taps(gain * last.flip(2, 3)), first.flip(2, 3).flatten(1)
         sums = [torch.zeros_like(weight) for weight in (first.flatten(1), *weights[1:-2])]
         of_last = torch.zeros_like(matrix)
+        matrix, reverse = matrix.to(grad.dtype), reverse.to(grad.dtype)
         spans = self._spans(columns)
         for span, (start, *layers) in zip(
             spans, in_turns(tensors, len(tensors) // len(spans)), strict=True
         ):
             inputs = [start, *layers[2::3]]  # of each layer behind the first
-            of_last.addmm_(parts[:, span], inputs[-1].T)
+            add_product(of_last, parts[:, span], inputs[-1].T)
             grad_h = matrix.T @ parts[:, span]
             of_value, of_gate = torch.empty_like(grad_h), torch.empty_like(grad_h)
             for index in reversed(range(len(inputs) - 1)):
@@ -414,15 +420,17 @@ class HighwayNetwork(nn.Sequential):
                 relu_gradient(of_value, v)
                 for offset, of_output in enumerate((of_value, of_gate)):
                     weight, bias = sums[2 + 4 * index + 2 * offset : 4 + 4 * index + 2 * offset]
-                    weight.view(len(weight), -1).addmm_(of_output, h.T)
-                    bias.add_(of_output.sum(1))
-                grad_h.addmm_(value.flatten(1).T, of_value).addmm_(gate.flatten(1).T, of_gate)
+                    add_product(weight.view(len(weight), -1), of_output, h.T)
+                    bias.add_(of_output.sum(1, dtype=bias.dtype))
+                for matrix_of, of_output in ((value, of_value), (gate, of_gate)):
+                    grad_h.addmm_(matrix_of.flatten(1).T.to(grad.dtype), of_output)
             relu_gradient(grad_h, start)
-            sums[0].addmm_(grad_h, columns[:, span].T)
-            sums[1].add_(grad_h.sum(1))
+            add_product(sums[0], grad_h, columns[:, span].T)
+            sums[1].add_(grad_h.sum(1, dtype=sums[1].dtype))
             torch.mm(reverse.T, grad_h, out=of_columns[:, span])
         of_last = of_last.mul_(gain).view(len(last), 3, 3, -1).flip(1, 2).permute(0, 3, 1, 2)
-        grads = [sums[0].view_as(first), *sums[1:], of_last, grad.sum((1, 2, 3))]
+        of_bias = grad.sum((1, 2, 3), dtype=last.dtype)
+        grads = [sums[0].view_as(first), *sums[1:], of_last, of_bias]
         parts = of_columns.view(-1, *shifted.shape[1:])
         return sum_of_shifts(parts).transpose(0, 1), grads
 
@@ -434,8 +442,16 @@ class HighwayNetwork(nn.Sequential):
 
 def product(layer: Sequence[Tensor], x: Tensor) -> Tensor:
     """A convolution's weight, as a matrix, times (inputs, B · H · W), and its bias."""
-    weight, bias = layer
+    weight, bias = (part.to(x.dtype) for part in layer)
     return torch.addmm(bias[:, None], weight.flatten(1), x)
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a b, of half precision perhaps, to ``total``, which never is."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    else:
+        total.add_(a @ b)
 
 
 def taps(weight: Tensor) -> Tensor:
@@ -482,7 +498,8 @@ class Coupling(nn.Module):
         bound: the largest absolute log-scale.
 
     Attributes:
-        precision: that of the network under autocast; scale and log-determinant keep b's.
+        precision: that of the network where a gradient is taken, which is in training; with None
+            b's, as everywhere else. Scale and log-determinant keep b's.
     """
 
     def __init__(self, network: ResidualNetwork | HighwayNetwork, bound: float) -> None:
@@ -492,36 +509,50 @@ class Coupling(nn.Module):
         self.precision: torch.dtype | None = None
 
     def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        log_scale, shift = self._terms(self._outputs(a), b)
+        lower = self.precision is not None and torch.is_grad_enabled()
+        with torch.autocast(a.device.type, self.precision, enabled=lower):
+            outputs = self.network(a)
+        log_scale, shift = self._terms(outputs, b)
         return torch.addcmul(shift, b, log_scale.exp()), log_scale.sum((1, 2, 3))
 
     def inverse(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         if self.by_hand(a) and not torch.is_grad_enabled():
             outputs, _ = self.network.run(a, self.network.weights, keep=False)
         else:
-            outputs = self._outputs(a)
+            outputs = self.network(a)
         log_scale, shift = self._terms(outputs, b)
         return (b - shift) * (-log_scale).exp(), -log_scale.sum((1, 2, 3))
 
     def by_hand(self, x: Tensor) -> bool:
         """Whether the network and its gradient are run by hand; if not, by its modules."""
-        return x.device.type == "cpu" and self.precision is None
-
-    def _outputs(self, a: Tensor) -> Tensor:
-        with torch.autocast(a.device.type, self.precision, enabled=self.precision is not None):
-            return self.network(a)
+        return x.device.type == "cpu"
 
     def _terms(self, outputs: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         raw, shift = outputs.to(b.dtype).chunk(2, dim=1)
         return raw * self.bound / (self.bound + raw.abs()), shift
 
 
+class Way(NamedTuple):
+    """How couplings are run by hand: their bound, their networks' precision, for a gradient."""
+
+    bound: float
+    precision: torch.dtype | None
+    keep: bool
+
+
+def way_of(coupling: Coupling) -> Way:
+    """In lower precision for a gradient alone."""
+    keep = torch.is_grad_enabled()
+    return Way(coupling.bound, coupling.precision if keep else None, keep)
+
+
 def couple(
-    a: Tensor, b: Tensor, network: Any, weights: Sequence[Tensor], bound: float, keep: bool
+    a: Tensor, b: Tensor, network: Any, weights: Sequence[Tensor], way: Way
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """``Coupling`` by hand: the new b, the log-determinant, and what ``couple_gradient`` needs."""
-    outputs, kept = network.run(a, weights, keep)
-    raw, shift = outputs.chunk(2, dim=1)
+    bound, precision, keep = way
+    outputs, kept = network.run(a.to(precision or a.dtype), weights, keep)
+    raw, shift = outputs.to(b.dtype).chunk(2, dim=1)
     room = raw.abs().add_(bound)
     log_scale = torch.div(raw, room).mul_(bound)
     log_det = log_scale.sum((1, 2, 3))
@@ -535,16 +566,17 @@ def couple_gradient(
     kept: Sequence[Tensor],
     network: Any,
     weights: Sequence[Tensor],
-    bound: float,
+    way: Way,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """From gradients of what ``couple`` returned to those of a, b and ``weights``."""
     b, room, scale, *rest = kept
     grad_shift, grad_b = grad_b, grad_b * scale
     # ∂ log_scale / ∂ raw = (bound / room)²
     grad_raw = torch.addcmul(grad_log_det[:, None, None, None], grad_b, b)
-    grad_raw = grad_raw.div_(room).div_(room).mul_(bound**2)
-    grad_a, grads = network.gradient(torch.cat((grad_raw, grad_shift), 1), rest, weights)
-    return grad_a, grad_b, grads
+    grad_raw = grad_raw.div_(room).div_(room).mul_(way.bound**2)
+    grad = torch.cat((grad_raw, grad_shift), 1).to(way.precision or b.dtype)
+    grad_a, grads = network.gradient(grad, rest, weights)
+    return grad_a.to(b.dtype), grad_b, grads
 
 
 class Couplings(nn.Module):
@@ -573,9 +605,7 @@ class Couplings(nn.Module):
         if couplings[0].by_hand(x) and not plain:
             networks = [coupling.network for coupling in couplings]
             weights = [weight for network in networks for weight in network.weights]
-            *halves, log_det = _Couplings.apply(
-                *halves, networks, couplings[0].bound, torch.is_grad_enabled(), *weights
-            )
+            *halves, log_det = _Couplings.apply(*halves, networks, way_of(couplings[0]), *weights)
             return self.join(halves), log_det
         for index, coupling in enumerate(couplings):
             given, changed = index % 2, 1 - index % 2
@@ -601,8 +631,7 @@ class _Couplings(torch.autograd.Function):
         first: Tensor,
         second: Tensor,
         networks: Any,
-        bound: float,
-        keep: bool,
+        way: Way,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         halves = [half.contiguous(memory_format=torch.channels_last) for half in (first, second)]
@@ -610,12 +639,10 @@ class _Couplings(torch.autograd.Function):
         turns = in_turns(weights, len(weights) // len(networks))
         for index, (network, own) in enumerate(zip(networks, turns, strict=True)):
             given, changed = index % 2, 1 - index % 2
-            halves[changed], term, saved = couple(
-                halves[given], halves[changed], network, own, bound, keep
-            )
+            halves[changed], term, saved = couple(halves[given], halves[changed], network, own, way)
             log_det += term
             kept += saved
-        ctx.networks, ctx.bound, ctx.count = networks, bound, len(weights)
+        ctx.networks, ctx.way, ctx.count = networks, way, len(weights)
         ctx.save_for_backward(*weights, *kept)
         return halves[0], halves[1], log_det
 
@@ -637,11 +664,11 @@ class _Couplings(torch.autograd.Function):
                 saved[index],
                 ctx.networks[index],
                 turns[index],
-                ctx.bound,
+                ctx.way,
             )
             halves[given] = halves[given] + grad_a
             grads[:0] = own
-        return (*halves, None, None, None, *grads)
+        return (*halves, None, None, *grads)
 
 
 class Step(nn.Module):
@@ -713,8 +740,7 @@ class Steps(nn.Module):
                 matrix,
                 shift,
                 networks,
-                couplings[0].bound,
-                torch.is_grad_enabled(),
+                way_of(couplings[0]),
                 *weights,
             )
             return planes.transpose(0, 1), log_det + term * (x.shape[2] * x.shape[3])
@@ -742,8 +768,7 @@ class _Steps(torch.autograd.Function):
         matrix: Tensor,
         shift: Tensor,
         networks: Any,
-        bound: float,
-        keep: bool,
+        way: Way,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
         log_det, kept = x.new_zeros(x.shape[1]), []
@@ -752,12 +777,12 @@ class _Steps(torch.autograd.Function):
         for index, (network, own) in enumerate(zip(networks, turns, strict=True)):
             mixed = torch.addmm(shift[index, :, None], matrix[index], x.flatten(1)).view_as(x)
             a, b = mixed.chunk(2)
-            b, term, saved = couple(a.transpose(0, 1), b.transpose(0, 1), network, own, bound, keep)
+            b, term, saved = couple(a.transpose(0, 1), b.transpose(0, 1), network, own, way)
             log_det += term
             kept += [x, *saved]
             x = torch.cat((a, b.transpose(0, 1)))
-        ctx.networks, ctx.bound, ctx.count = networks, bound, len(weights)
-        ctx.save_for_backward(matrix, *weights, *(kept if keep else ()))
+        ctx.networks, ctx.way, ctx.count = networks, way, len(weights)
+        ctx.save_for_backward(matrix, *weights, *(kept if way.keep else ()))
         return x, log_det
 
     @staticmethod
@@ -773,14 +798,14 @@ class _Steps(torch.autograd.Function):
             x, *own = saved[index]
             of_a, of_b = grad.transpose(0, 1).chunk(2, dim=1)
             through, of_b, of_weights = couple_gradient(
-                of_b, grad_log_det, own, ctx.networks[index], turns[index], ctx.bound
+                of_b, grad_log_det, own, ctx.networks[index], turns[index], ctx.way
             )
             grads[:0] = of_weights
             mixed = torch.cat(((of_a + through).transpose(0, 1), of_b.transpose(0, 1))).flatten(1)
             of_matrix[index] = mixed @ x.flatten(1).T
             of_shift[index] = mixed.sum(1)
             grad = (matrix[index].T @ mixed).view_as(x)
-        return (grad, of_matrix, of_shift, None, None, None, *grads)
+        return (grad, of_matrix, of_shift, None, None, *grads)
 
 
 def cut_channels(x: Tensor) -> list[Tensor]:
@@ -818,10 +843,14 @@ class MaskedCoupling(nn.Module):
         super().__init__()
         self.network = network
         self.bound = bound
+        self.precision: torch.dtype | None = None
         self.register_buffer("mask", mask)
 
     def _terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        raw, shift = self.network(self.mask * x).chunk(2, dim=1)
+        lower = self.precision is not None and torch.is_grad_enabled()
+        with torch.autocast(x.device.type, self.precision, enabled=lower):
+            outputs = self.network(self.mask * x)
+        raw, shift = outputs.to(x.dtype).chunk(2, dim=1)
         free = 1 - self.mask
         return free * raw * self.bound / (self.bound + raw.abs()), free * shift
 
@@ -907,12 +936,13 @@ class ImageFlow(nn.Module):
         return x, log_det + term
 
     def set_precision(self, precision: torch.dtype | None) -> None:
-        """Run the couplings' networks under autocast to ``precision``; with None as they are.
+        """Run the couplings' networks in ``precision`` in training; with None as they are.
 
-        All else, log-determinants above all, keeps the precision of x.
+        All else, log-determinants above all, keeps the precision of x; so do answers and draws, for
+        which no gradient is taken, so that a draw is where its latent was.
         """
         for module in self.modules():
-            if isinstance(module, Coupling):
+            if isinstance(module, Coupling | MaskedCoupling):
                 module.precision = precision
 
     @torch.no_grad()

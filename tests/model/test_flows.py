@@ -211,6 +211,7 @@ def test_a_coupling_stretches_within_its_bound() -> None:
         ({"bound": 0.0}, (4,), "bound: is 0; expected"),
         ({"spread": -1.0}, (4,), "spread: is -1; expected"),
         ({"pixels": "logit"}, (4,), "pixels: a flow on vectors has none"),
+        ({"precision": "bfloat16"}, (4,), "precision: a flow on vectors is trained in float32"),
         ({"spread": 1.0, "kind": "glow"}, (4,), "spread: a flow on images starts with 0"),
     ],
 )
