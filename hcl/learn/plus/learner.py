@@ -17,10 +17,11 @@ Beyond the paper, each with a parameter:
   (``hcl.learn.plus.whose``).
 
 Kept: G of φ(z), (D + M)² numbers, whatever the number of tasks, and of long streams once more in
-double precision; R; one sum of D + M numbers for each pair, and of the measured Gaussians up to
-2 r D; and, where the flow learns, the flow and one snapshot. Of samples, at most the last 512, until they are taken in, the batches that wait for the
-detector's verdict, up to 1,024 without a label that wait for their share, and of the last million 8
-bytes each, by which one that comes again is known.
+double precision; R; one sum of D + M numbers for each pair, and of the measured Gaussians up to 2 r
+D; and, where the flow learns, the flow and one snapshot. Of samples, at most the last 512, until
+they are taken in, the batches that wait for the detector's verdict, up to 1,024 without a label
+that wait for their share, and of the last million 8 bytes each, by which one that comes again is
+known.
 """
 
 from __future__ import annotations
