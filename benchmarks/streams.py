@@ -8,7 +8,9 @@ Two classes of 16 features, unit deviations, 32 samples a batch. ``verdicts`` ar
 detector, which both classifiers hand their samples as they come, before anything is learned: what
 one of them declares the other declares as well. That is checked on the first batches of every
 stream, and an error where it does not hold. ``many`` shows HCL+ a task after the other and measures
-time and memory; ``new_tasks`` shows HCL ever new tasks, as the README's stream has three, and
+time and memory: what is resident once the allocator has given back what is free, the most that ever
+was, and the bytes of what the classifier keeps, with those of the samples' fingerprints, which have
+a bound, apart. ``new_tasks`` shows HCL ever new tasks, as the README's stream has three, and
 measures how much of all tasks so far it still knows.
 """
 
@@ -16,9 +18,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import ctypes
+import gc
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -174,10 +178,27 @@ def of_task(
     return (centres[y] + random.normal(size=(SIZE, centres.shape[1]))).astype(np.float32), y
 
 
-def many(tasks: int, batches: int, features: int = 8) -> Iterator[dict[str, Any]]:
+def resident() -> float:
+    """Megabytes of this process, without what is free but still held by the allocator."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
+def kept(state: Any) -> int:
+    """Bytes of all tensors in a learner's state."""
+    if isinstance(state, torch.Tensor):
+        return state.nbytes
+    inner = state.values() if isinstance(state, dict) else state
+    return (
+        sum(map(kept, inner)) if isinstance(inner, Iterable) and not isinstance(inner, str) else 0
+    )
+
+
+def many(tasks: int, batches: int, projections: int, features: int = 8) -> Iterator[dict[str, Any]]:
     """HCL+ on ever new tasks: milliseconds a batch, at a change and within a task, and memory."""
     random = np.random.default_rng(0)
-    classifier = HCLPlusClassifier(random_state=0, projections=0)
+    classifier = HCLPlusClassifier(random_state=0, projections=projections)
     shown = {2, 10, 100, *range(0, tasks + 1, 100)}
     for task in range(1, tasks + 1):
         centres = random.normal(scale=20, size=(2, features))
@@ -188,6 +209,7 @@ def many(tasks: int, batches: int, features: int = 8) -> Iterator[dict[str, Any]
             classifier.partial_fit(x, y, classes=[0, 1])
             times.append(1000 * (time.process_time() - began))
         if task in shown:
+            marks = classifier._learner.measured.seen.state().nbytes
             yield {
                 "tasks": task,
                 "found": classifier.n_tasks_,
@@ -195,6 +217,9 @@ def many(tasks: int, batches: int, features: int = 8) -> Iterator[dict[str, Any]
                 "median_ms": round(float(np.median(times)), 2),
                 "mean_ms": round(float(np.mean(times)), 2),
                 "largest_ms": round(max(times), 1),
+                "resident_MB": round(resident(), 1),
+                "kept_kB": (kept(classifier._learner.state()) - marks) // 1000,
+                "marks_kB": marks // 1000,
                 "peak_MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
             }
 
@@ -226,12 +251,13 @@ def main() -> None:
     parser.add_argument("what", choices=("verdicts", "many", "new_tasks"))
     parser.add_argument("--batches", type=int, help="of a stream, or of a task")
     parser.add_argument("--tasks", type=int)
+    parser.add_argument("--projections", type=int, default=0, help="of HCL+; its default is 4000")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     options = parser.parse_args()
     torch.set_num_threads(1)
     made = {
         "verdicts": lambda: verdicts(options.batches or 10_000, options.seeds),
-        "many": lambda: many(options.tasks or 1000, options.batches or 100),
+        "many": lambda: many(options.tasks or 1000, options.batches or 100, options.projections),
         "new_tasks": lambda: new_tasks(options.tasks or 10, options.batches or 200, options.seeds),
     }
     files = {"verdicts": "estimators.csv", "many": "many_tasks.csv", "new_tasks": "new_tasks.csv"}

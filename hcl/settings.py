@@ -417,7 +417,9 @@ def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
     arguments = {}
     for name, field_ in fields.items():
         if name in value:
-            arguments[name] = _convert(hints[name], value[name], place.at(name))
+            arguments[name] = _convert_field(
+                hints[name], described[name], value[name], place.at(name)
+            )
         elif (
             field_.default is dataclasses.MISSING and field_.default_factory is dataclasses.MISSING
         ):
@@ -429,6 +431,16 @@ def _convert_dataclass(kind: type, value: Any, place: Place) -> Any:
     except ValueError as error:
         name, colon, reason = str(error).partition(":")
         raise HCLError(f"{place.where}: {place.at(name)}{colon}{reason}") from None
+
+
+def _convert_field(kind: Any, limited: Any, value: Any, place: Place) -> Any:
+    """A field's value; over a number that no setting could hold, the message has the limits."""
+    try:
+        return _convert(kind, value, place)
+    except HCLError:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            raise _unexpected(value, limited, place) from None
+        raise
 
 
 def _of_kind(kind: type, value: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,29 @@ PATH = click.Path(path_type=Path)
 
 CHECKED = Path(".hcl/checked.json")  # embedding files that were found whole
 
+
+def is_special(path: Path) -> bool:
+    """Whether there is something else than a file: a pipe is waited for, a device has no end."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):  # nothing is there: the readers say what to do about it
+        return False
+
+
+def _plain(context: click.Context, option: click.Parameter, path: Path) -> Path:
+    if is_special(path):
+        error = HCLError(f"{path}: not a plain file. Name a parameter file with --params.")
+        raise click.ClickException(str(error))
+    return path
+
+
 params = click.option(
     "--params",
     "params",
     type=PATH,
     default=Path("params.yaml"),
     show_default=True,
+    callback=_plain,
     help="File with the parameters.",
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from hcl.errors import HCLError
+from hcl.files import parse_json
 from hcl.settings import Name, Seed, build
 from stages import options
 from stages.parameters import Parameters
@@ -96,8 +96,10 @@ def names_in(values: dict[str, Any], path: Path) -> RunNames:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """A file that ``hcl settings`` wrote."""
+    if options.is_special(path):
+        raise HCLError(f"{path}: not a plain file. `hcl settings --out` writes one.")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise HCLError(f"{path}: no such file. `hcl settings --out` writes it.") from None
     except (OSError, ValueError):

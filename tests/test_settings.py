@@ -364,7 +364,12 @@ class Limited:
     [
         ("count", 1_001, "count: is 1001; expected a whole number from 1 to 1,000."),
         ("count", 0, "count: is 0; expected a whole number from 1 to 1,000."),
-        ("count", 1 << 64, "count is 18446744073709551616; expected a whole number."),
+        (
+            "count",
+            1 << 64,
+            "count is 18446744073709551616; expected a whole number from 1 to 1,000.",
+        ),
+        pytest.param("rate", 10**400, "; expected a number above 0, up to 10 or null.", id="huge"),
         pytest.param(
             "count", 16**6_000, "count is int with too many digits; expected", id="digits"
         ),

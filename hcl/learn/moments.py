@@ -4,7 +4,10 @@ With counts n_c, sums s_c and G = Σ z zᵀ over all samples,
 
     m_c = s_c / n_c,   Σ = (G − Σ_c n_c m_c m_cᵀ) / Σ_c n_c
 
-are exact after any number of batches, whatever their order: no sample is looked at twice.
+are exact after any number of batches, whatever their order: no sample is looked at twice. G is
+summed up in single precision, which is fast, over at most ``LARGEST_SUM`` samples; longer sums lose
+the digits in which Σ lies where classes lie far apart. What is full goes into a sum in double
+precision.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 256  # samples that wait until G is updated: one larger product is faster than eight
+LARGEST_SUM = 2**16  # samples that are summed up in single precision
 ROUNDING = 2e-7  # of sums in single precision, relative
 
 
@@ -58,6 +62,8 @@ class Moments:
         self.counts = torch.zeros(0, dtype=torch.float64, device=device)
         self.sums = torch.zeros(0, size, dtype=torch.float64, device=device)
         self.gram = torch.zeros(size, size, device=device)
+        self._summed = 0  # samples in it, at most
+        self._far: Tensor | None = None  # the rest of G, of a long stream
         self._waiting = torch.zeros(BLOCK, size, device=device)
         self._filled = 0
 
@@ -103,8 +109,13 @@ class Moments:
     def _settle(self) -> None:
         if not self._filled:
             return
+        if self._summed + self._filled > LARGEST_SUM:
+            self._far = self.gram.double() if self._far is None else self._far + self.gram
+            self.gram.zero_()
+            self._summed = 0
         waiting = self._waiting[: self._filled]
         self.gram.addmm_(waiting.T, waiting)
+        self._summed += self._filled
         self._filled = 0
 
     def remove(self, z: Tensor, classes: Tensor) -> None:
@@ -120,7 +131,9 @@ class Moments:
         other = Moments(0, self.gram.device)
         other.samples, other.counts = self.samples, self.counts.clone()
         other.sums = self.sums[:, :size].clone()
-        other.gram = self._whole(size).clone()
+        other.gram = self._near(size).clone()
+        other._summed = self._summed
+        other._far = None if self._far is None else self._far[:size, :size]
         other._waiting = self._waiting[:, :size].clone()
         return other
 
@@ -130,14 +143,19 @@ class Moments:
         less = Moments(0, self.gram.device)
         less.counts = self.counts.index_add(0, classes, -self.counts.new_ones(len(classes)))
         less.sums = self.sums.index_add(0, classes, -z.double())
-        less.gram = torch.addmm(self.gram, z.T, z, alpha=-1)
+        less.gram, less._far = torch.addmm(self.gram, z.T, z, alpha=-1), self._far
         less.samples = self.samples - len(classes)
         return less
 
-    def _whole(self, size: int | None = None) -> Tensor:
-        """G with the samples that wait, which go on waiting: a question changes no later sum."""
+    def _near(self, size: int | None = None) -> Tensor:
+        """The sum in single precision with the samples that wait, which go on waiting."""
         gram, waiting = self.gram[:size, :size], self._waiting[: self._filled, :size]
         return torch.addmm(gram, waiting.T, waiting) if self._filled else gram
+
+    def _whole(self, size: int | None = None) -> Tensor:
+        """G in double precision; a question changes no later sum."""
+        near = self._near(size).double()
+        return near if self._far is None else near.add_(self._far[:size, :size])
 
     def means(self, size: int | None = None) -> Tensor:
         """m_c, (C, D), in double precision; zero for a class without samples.
@@ -148,7 +166,7 @@ class Moments:
 
     def covariance(self, shrinkage: float, size: int | None = None) -> Tensor:
         """(1 − ε) Σ + ε v I, in double precision, where v is the mean variance of a feature."""
-        gram = self._whole(size).double()
+        gram = self._whole(size)
         return _within(gram, self.means(size), self.counts, shrinkage)
 
     def gaussian_scores(self, shrinkage: float, size: int | None = None) -> LinearScores:
@@ -162,7 +180,7 @@ class Moments:
 
     def ridge_scores(self, ridge: float) -> LinearScores:
         """The ridge regression of class indicators on z, with penalty ρ times G's mean diagonal."""
-        gram = self._whole().double()
+        gram = self._whole()
         gram.diagonal().add_(ridge * gram.diagonal().mean().clamp(min=1e-12))
         weights = torch.cholesky_solve(self.sums.T, torch.linalg.cholesky(gram))
         bias = torch.zeros_like(self.counts).masked_fill(self.counts == 0, -torch.inf)
@@ -171,14 +189,21 @@ class Moments:
     def state(self) -> dict[str, Tensor]:
         """The sums and the block that waits, for a checkpoint: rounding follows the blocks."""
         waiting = self._waiting[: self._filled].clone()
-        return {"counts": self.counts, "sums": self.sums, "gram": self.gram, "waiting": waiting}
+        state = {"counts": self.counts, "sums": self.sums, "gram": self.gram, "waiting": waiting}
+        state["summed"] = torch.tensor(self._summed)
+        if self._far is not None:
+            state["far"] = self._far
+        return state
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Continue from ``state``."""
         self.counts, self.sums = state["counts"].clone(), state["sums"].clone()
         self.samples = int(self.counts.sum())
         self.gram.copy_(state["gram"])
+        self._far = state["far"].clone() if "far" in state else None
         self._filled = len(state["waiting"])
+        # Files from before there was a sum in double precision have all samples in one.
+        self._summed = int(state.get("summed", self.samples))
         self._waiting[: self._filled] = state["waiting"]
 
 

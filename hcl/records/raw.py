@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ ARRAYS: dict[Kind, tuple[str, str, int]] = {
 LONGEST_TO_SHORTEST = 50  # sides of an image: resized by its shorter side, a strip has no end
 # Pillow warns of what decode_image refuses.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
+_STARTS = {"PNG": rb"\x89PNG", "JPEG": rb"\xff\xd8", "WEBP": rb"RIFF[\s\S]{4}WEBP"}
+IMAGE_FORMATS = tuple(_STARTS)
 _HASHED_AT_ONCE = 1 << 24  # bytes
 _CHANGED = "The data set's files changed while they were read. Leave them be and run again."
 
@@ -305,11 +307,19 @@ def decode_image(data: bytes) -> NDArray[np.uint8]:
             _check_sides(*image.size)
             return as_rgb(image)
     except UnidentifiedImageError:
-        raise ValueError(f"not one of {', '.join(IMAGE_FORMATS)}") from None
+        raise ValueError(_unidentified(data)) from None
     except MemoryError:
         raise
     except Exception as error:  # over broken files, Pillow's decoders raise nearly anything
         raise ValueError(str(error) or type(error).__name__) from error
+
+
+def _unidentified(data: bytes) -> str:
+    """What is wrong with a file whose header no decoder takes."""
+    for name, start in _STARTS.items():
+        if re.match(start, data):
+            return f"begins as {name}, but its header is cut off or damaged"
+    return f"not one of {', '.join(IMAGE_FORMATS)}" if data else "an empty file"
 
 
 def _check_sides(width: int, height: int) -> None:

@@ -17,11 +17,15 @@ import yaml
 from tests.support.projects import draw_pictures, environment
 from tests.support.tiny_backbone import NAME, save_weights
 
-METHODS = ("hcl-fr", "hcl-fr-ta", "er", "curl", "slda", "ranpac", "hcl-plus-ta")
+METHODS = (
+    *("hcl-fr", "hcl-fr-ta", "hcl-gr", "er", "curl", "joint", "ncm", "slda", "ranpac"),
+    "hcl-plus-ta",
+)
 BENCHMARK = "trees"
 TASKS = f"data/tasks/{BENCHMARK}.h5"
 MODEL = f"results/runs/{BENCHMARK}/hcl-plus-ta/seed-0.safetensors"
 WEIGHTS = "tiny.pth"
+SHOWN = "shown.yaml"  # parameters with the one method that is evaluated
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,28 @@ def evaluate(method: str) -> Command:
     return Command(("evaluate", *named, *inputs, "--runs", runs, "--scores", out), (out,), (runs,))
 
 
+def detect() -> Command:
+    inputs = ("--tasks", TASKS, "--embeddings", "data/embeddings")
+    return Command(
+        ("detect", "--benchmark", BENCHMARK, *inputs, "--out", "detected/trace.csv"),
+        ("detected/trace.csv",),
+    )
+
+
+def predict() -> Command:
+    out = "predicted/table.csv"
+    how = ("--weights", WEIGHTS, "--device", "cpu", "--out", out, "--force")
+    return Command(("predict", "pictures/test", "--model", MODEL, *how), (out,), (MODEL,))
+
+
+def report() -> Command:
+    inputs = ("results/scores", "results/moons", "results/toy")
+    named = ("--scores", inputs[0], "--moons", inputs[1], "--toy-losses", inputs[2])
+    outputs = ("results/metrics", "report")
+    written = ("--metrics", outputs[0], "--out", outputs[1])
+    return Command(("report", "--params", SHOWN, *named, *written), outputs, inputs)
+
+
 def learn() -> Command:
     out = "learned/trees.safetensors"
     data = ("--data", "pictures/train", "--weights", WEIGHTS, "--device", "cpu")
@@ -83,6 +109,9 @@ COMMANDS: dict[str, Command] = {
     "learn": learn(),
     "moons": Command(("moons", "--out", "results/moons"), ("results/moons",)),
     "toy-losses": Command(("toy-losses", "--out", "results/toy"), ("results/toy",)),
+    "report": report(),
+    "predict": predict(),
+    "detect": detect(),
 }
 
 
@@ -107,6 +136,8 @@ def make_project(folder: Path) -> None:
     training["checkpoint_every"] = 2
     values["benchmarks"][BENCHMARK]["stream"]["epochs"] = 20
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    values["grid"]["methods"] = ["hcl-fr"]
+    (folder / SHOWN).write_text(yaml.safe_dump(values, sort_keys=False))
 
 
 class Process(Protocol):

@@ -24,6 +24,7 @@ from hcl.records import embeddings
 from tests.chaos.project import (
     COMMANDS,
     MODEL,
+    SHOWN,
     WEIGHTS,
     Command,
     Forked,
@@ -38,7 +39,8 @@ from tests.chaos.project import (
 
 Trouble = str
 Outcome = tuple[str, list[Trouble]]
-ROOM = (0, 4, 16, 64, 256)  # kB that are free on a small file system, besides a command's inputs
+# kB that are free on a small file system, besides a command's inputs
+ROOM = (0, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def prepared(reference: Reference, name: str, project: Path) -> None:
     """A project with all that a command needs, and nothing of what it makes."""
     project.mkdir(parents=True)
     for entry in reference.folder.iterdir():
-        if entry.name in ("pictures", "params.yaml", WEIGHTS, "data"):
+        if entry.name in ("pictures", "params.yaml", SHOWN, WEIGHTS, "data"):
             copy = shutil.copytree if entry.is_dir() else shutil.copy2
             copy(entry, project / entry.name)
     for needed in COMMANDS[name].inputs:
@@ -149,7 +151,10 @@ def small_disk(place: Path, kilobytes: int) -> Iterator[bool]:
 def fill_disk(
     reference: Reference, names: Sequence[str] | None = None, rooms: Sequence[int] = ROOM
 ) -> Iterator[Outcome]:
-    """Each command on file systems that are full sooner or later; then with room."""
+    """Each command on file systems that are full sooner or later, until one has room for it.
+
+    Each time it is run again where there is room, on what the full disk left.
+    """
     for name in names or reference.outputs:
         command, ends, troubles = COMMANDS[name], [], []
         for room in rooms:
@@ -183,7 +188,9 @@ def fill_disk(
                 found = _same_in_the_end(reference, name, place, Forked)
                 troubles += [f"{room} kB, then: {trouble}" for trouble in found]
             shutil.rmtree(source)
-        yield f"{name} on a full disk: {ends.count(0)} of {len(ends)} had room", troubles
+            if ends[-1] == 0:
+                break
+        yield f"{name} on a full disk: {len(ends) - ends.count(0)} times, {room} kB", troubles
 
 
 def _fill_up(place: Path, room: int) -> None:

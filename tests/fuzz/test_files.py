@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcl.estimator import HCLPlusClassifier
-from hcl.files import canonical_json
+from hcl.extract.partial import Partial
+from hcl.files import canonical_json, remove
 from hcl.learn.closed_form.settings import StreamingLDAMethod
 from hcl.learn.flow.settings import FlowMethod, FunctionalSettings
 from hcl.learn.settings import TrainingSettings
@@ -226,3 +227,51 @@ def _stopped(made: Job, folder: Path) -> bytes:
     entry.folder.mkdir()
     train_seed(first, entry.checkpoint)
     return entry.checkpoint.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["run", "model"])
+@fuzzed(of=2)
+@given(changes=BYTES)
+def test_bytes_of_what_the_store_holds(folder: Path, name: str, changes: Any) -> None:
+    """A damaged run or model is made again, with the same bytes, or was not damaged."""
+    training = dataclasses.replace(job().training, save_model=True)
+    made = dataclasses.replace(job(), training=training)
+    entry = Entry(folder / f"kept-{name}")
+    whole = [folder / f"{name}-{part}.good" for part in ("run", "model")]
+    if not entry.folder.exists():
+        train_into(made, entry.folder)
+        assert entry.is_finished
+        for kept, file in zip(whole, (entry.run, entry.model), strict=True):
+            kept.write_bytes(file.read_bytes())
+    original = [kept.read_bytes() for kept in whole]
+    entry.run.write_bytes(original[0])
+    entry.model.write_bytes(original[1])
+    file = getattr(entry, name)
+    file.write_bytes(mutated(file.read_bytes(), changes))
+
+    def read(folder: Path) -> list[bytes]:
+        if not entry.is_finished:
+            train_into(made, folder)
+        return [entry.run.read_bytes(), entry.model.read_bytes()]
+
+    assert not refused_or(read, entry.folder, original)
+
+
+@fuzzed()
+@given(changes=BYTES, name=st.sampled_from(["rows", "finished"]))
+def test_bytes_of_unfinished_rows_of_extract(folder: Path, changes: Any, name: str) -> None:
+    """What was embedded before a stop, and has changed since, is embedded again."""
+    rows = np.random.default_rng(0).normal(size=(21, 3)).astype(np.float32)
+    blocks = {i: rows[4 * i : 4 * i + 4] for i in range(6)}
+    place = folder / "rows.part"
+    remove(place)
+    with Partial(place, 21, 3, 4) as partial:
+        partial.write({i: blocks[i] for i in range(4)})
+    (place / name).write_bytes(mutated((place / name).read_bytes(), changes))
+
+    def read(place: Path) -> bytes:
+        with Partial(place, 21, 3, 4) as partial:
+            partial.write({int(i): blocks[i] for i in partial.pending()})
+            return partial.rows().tobytes()
+
+    assert not refused_or(read, place, rows.tobytes())

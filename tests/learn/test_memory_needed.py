@@ -6,9 +6,11 @@ import dataclasses
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hcl.errors import HCLError
+from hcl.estimator import HCLClassifier, HCLPlusClassifier
 from hcl.learn.closed_form.settings import RanPACMethod
 from hcl.learn.curl.settings import CurlMethod
 from hcl.learn.flow.settings import FlowMethod
@@ -35,6 +37,20 @@ def test_more_than_there_is(method: Any, said: str) -> None:
     with pytest.raises(HCLError, match=rf"{said}"):
         train_seed(dataclasses.replace(job("adam"), method=method, flow=LARGE))
     assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("classifier", "said"),
+    [
+        (HCLPlusClassifier(projections=1_000_000), "1,000,000 random features would need about"),
+        (HCLClassifier(hidden=65_536, couplings=100), "such a flow would need about"),
+    ],
+    ids=["plus", "flow"],
+)
+def test_a_classifier_that_is_too_large(classifier: Any, said: str) -> None:
+    x = np.random.default_rng(0).normal(size=(64, 8))
+    with pytest.raises(HCLError, match=said):
+        classifier.partial_fit(x, np.arange(64) % 2)
 
 
 def test_an_image_flow_that_is_too_large() -> None:

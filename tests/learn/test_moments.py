@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
+from hcl.learn import moments as module
 from hcl.learn.moments import BLOCK, FadingMoments, Moments
 
 
@@ -35,6 +36,39 @@ def test_moments_do_not_depend_on_the_batches(cuts):
     expected = residual.T @ residual / len(z)
     torch.testing.assert_close(moments.means().float(), means, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(moments.covariance(0.0), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_long_stream_of_classes_that_lie_far_apart_keeps_its_covariance():
+    """In single precision alone, G is off by more than the covariance within after this long."""
+    rng = np.random.default_rng(0)
+    z, y = torch.from_numpy(rng.normal(size=(BLOCK, 4))).float(), torch.arange(BLOCK) % 2
+    z += torch.tensor([[30.0], [-37.0]])[y]
+    moments = streamed(z, y, [], 2)
+    for _ in range(4_000):  # a million samples
+        moments.add(z, y)
+    expected = streamed(z, y, [], 2).covariance(0.0)
+    torch.testing.assert_close(moments.covariance(0.0), expected, atol=0.1, rtol=0.0)
+
+
+def test_a_long_stream_goes_on_from_its_state_with_the_same_bytes(monkeypatch):
+    monkeypatch.setattr(module, "LARGEST_SUM", 2 * BLOCK)
+    z, y = samples(12 * BLOCK + 7)
+    cuts = list(range(100, len(z), 100))
+    whole, first = streamed(z, y, cuts), streamed(z[:1500], y[:1500], cuts[:14])
+    then = Moments(z.shape[1], torch.device("cpu"))
+    then.restore(first.state())
+    for start in range(1500, len(z), 100):
+        then.add(z[start : start + 100], y[start : start + 100])
+    assert set(whole.state()) == {"counts", "sums", "gram", "waiting", "summed", "far"}
+    for name, value in whole.state().items():
+        assert torch.equal(value, then.state()[name]), name
+    expected = (z.double().T @ z.double())[:2, :2]
+    for found in (whole._whole(2), whole.copy(2)._whole()):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-2)
+    before = whole.without(z[-50:], y[-50:])
+    torch.testing.assert_close(
+        before._whole(), z[:-50].double().T @ z[:-50].double(), rtol=1e-5, atol=1e-2
+    )
 
 
 def test_shrinkage_moves_towards_the_mean_variance():

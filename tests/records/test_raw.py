@@ -405,6 +405,18 @@ def test_decode_refuses_what_is_cut_off(kind):
             decode_image(data[:size])
 
 
+@pytest.mark.parametrize(
+    ("kind", "sizes"), [("PNG", (5, 8, 12, 30, 40)), ("JPEG", (3, 20)), ("WEBP", (12,))]
+)
+def test_a_header_that_is_cut_off_is_not_called_another_format(kind, sizes):
+    data = encode(random_images(1, (40, 40, 3))[0], kind)
+    for size in sizes:
+        with pytest.raises(ValueError, match=f"^begins as {kind}, but its header is cut off"):
+            decode_image(data[:size])
+    with pytest.raises(ValueError, match="an empty file"):
+        decode_image(b"")
+
+
 def test_decode_refuses_other_formats():
     with pytest.raises(ValueError, match="PNG, JPEG, WEBP"):
         decode_image(encode(random_images(1, (4, 4, 3))[0], "BMP"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -288,6 +289,38 @@ def test_a_file_of_settings_and_names_are_not_taken_together() -> None:
         result = CliRunner().invoke(main, command)
         assert result.exit_code == 2, result.output
         assert not Path("o").exists()
+
+
+INPUTS = ["--tasks", "t", "--embeddings", "e", "--out", "o"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["settings", "--params"],
+        ["moons", "--out", "o", "--params"],
+        ["split", *INPUTS[2:], "--benchmark", "b", "--params"],
+        ["split", *INPUTS[2:], "--settings"],
+        ["train", *INPUTS, "--settings"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_plain_file_is_not_waited_for(command: list[str]) -> None:
+    os.mkfifo("pipe")
+    for path in (".", "/dev/zero", "pipe"):  # without the check, the last is waited for
+        result = CliRunner().invoke(main, [*command, path])
+        assert result.exit_code == 1, result.output
+        assert f"{path}: not a plain file." in result.output
+        assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "", "[1]", '{"seeds": ' * 3_000, "\udcff"])
+def test_a_file_of_settings_that_is_none_is_refused_in_one_line(text: str) -> None:
+    Path("s.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    result = CliRunner().invoke(main, ["train", *INPUTS, "--settings", "s.json"])
+    assert result.exit_code == 1, result.output
+    assert result.output.startswith("Error: s.json: ")
+    assert result.output.count("\n") == 1
 
 
 @pytest.mark.parametrize("stage", COMMANDS)

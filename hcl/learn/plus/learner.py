@@ -16,17 +16,17 @@ Beyond the paper, each with a parameter:
 * **Samples without a label** (``hcl.learn.plus.sharing``) and **mixed batches**
   (``hcl.learn.plus.whose``).
 
-Kept: G of φ(z), (D + M)² numbers, whatever the number of tasks; R; one sum of D + M numbers for
-each pair, and of the measured Gaussians up to 2 r D; and, where the flow learns, the flow and one
-snapshot. Of samples, at most the last 512, until they are taken in, the batches that wait for the
-detector's verdict, up to 1,024 without a label that wait for their share, and of the last million 8
-bytes each, by which one that comes again is known.
+Kept: G of φ(z), (D + M)² numbers, whatever the number of tasks, and of long streams once more in
+double precision; R; one sum of D + M numbers for each pair, and of the measured Gaussians up to 2 r
+D; and, where the flow learns, the flow and one snapshot. Of samples, at most the last 512, until
+they are taken in, the batches that wait for the detector's verdict, up to 1,024 without a label
+that wait for their share, and of the last million 8 bytes each, by which one that comes again is
+known.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import torch
@@ -69,9 +69,6 @@ IDENTITY = FlowSettings(couplings=1, hidden_layers=1, hidden=1)  # the smallest 
 
 def build(method: PlusMethod, start: Start) -> PlusLearner:
     """The learner of a method, with its inputs' scaling fitted on the first task."""
-    # The lift, the features' sums of squares, a copy to solve and an inverse: in float32.
-    needed = 4 * method.projections * (3 * method.projections + math.prod(start.shape))
-    check_memory(needed, f"{method.projections:,} random features", "projections")
     flow = IDENTITY
     if method.flow is not None:  # it begins as the identity, too: moments are of embeddings
         flow = dataclasses.replace(start.flow, spread=0.0)
@@ -138,6 +135,9 @@ class PlusLearner:
         self.given: list[int] = []
         self.num_tasks = 0
         size, device = self.flow.size, generator.device
+        # The lift, the features' sums of squares, a copy to solve and an inverse: in float32.
+        needed = 4 * settings.projections * (3 * settings.projections + size)
+        check_memory(needed, f"{settings.projections:,} random features", "projections")
         lift = torch.randn(size, settings.projections, generator=generator, device=device)
         self.lift = lift / size**0.5
         self.moments = Moments(size + settings.projections, device)
