@@ -244,6 +244,28 @@ def test_networks_in_half_precision_leave_log_determinants_whole(case: Any) -> N
     assert set(terms) == {torch.float32}
 
 
+def test_half_precision_reaches_a_checkerboard_that_is_not_folded() -> None:
+    flow = realnvp_image(
+        (1, 4, 4),
+        scales=2,
+        couplings=4,
+        channels=4,
+        blocks=1,
+        bound=3.0,
+        generator=torch.Generator().manual_seed(0),
+        folded=False,
+    )
+    perturb(flow, 0.05)
+    seen: list[torch.dtype] = []
+    for module in flow.modules():
+        if isinstance(module, MaskedCoupling):
+            module.network.register_forward_hook(lambda m, given, out: seen.append(out.dtype))
+    flow.set_precision(torch.bfloat16)
+    z, log_det = flow(images((1, 4, 4)).float())
+    assert z.dtype == log_det.dtype == torch.float32
+    assert set(seen) == {torch.bfloat16}
+
+
 @pytest.mark.parametrize("case", [FLOWS[1], FLOWS[5]], ids=str)
 def test_half_precision_is_for_training_alone(case: Any) -> None:
     """Answers and draws are taken without a gradient: a draw lies where its latent was."""
