@@ -1,4 +1,4 @@
-"""The runs behind ``pixels.md`` and ``logit.md``: a task or two, scored on held-out samples.
+"""The runs behind ``pixels.md``, ``logit.md`` and ``dense.md``: scored on held-out samples.
 
 python docs/notebook/pixels.py pair data/embeddings/mnist-28.h5 --rate 3e-3 --mean-scale 3
 python docs/notebook/pixels.py ten data/embeddings/svhn-32.h5 --kind realnvp-image
@@ -80,7 +80,7 @@ def learn_stream(options: argparse.Namespace, flow: FlowSettings) -> None:
     training = TrainingSettings(
         learning_rate=options.rate, weight_decay=5e-5, mean_scale=options.mean_scale
     )
-    method = FlowMethod(memory=memory, learning_rate_decay=options.decay)
+    method = FlowMethod(memory=memory, learning_rate_decay=options.decay, clip=options.clip)
     job = Job(benchmark, found, "trial", method, flow, training, seed=0)
     with one_thread():
         run, _ = train_seed(job)
@@ -110,6 +110,8 @@ def main() -> None:
     parser.add_argument("--memory", choices=MEMORIES, default="functional")
     parser.add_argument("--pixels", choices=("affine", "logit"), default="affine")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--dense", type=int, default=0, help="couplings of all values at once")
+    parser.add_argument("--clip", type=float, help="of the method")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--alpha", type=float, default=1.0)
@@ -127,6 +129,7 @@ def main() -> None:
         bound=options.bound,
         pixels=options.pixels,
         precision=options.precision,
+        dense=options.dense,
     )
     if options.trial == "stream":
         learn_stream(options, flow)

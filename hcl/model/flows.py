@@ -10,6 +10,7 @@ at the same point the two directions have opposite signs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -55,7 +56,8 @@ def _weights(settings: FlowSettings, shape: tuple[int, ...]) -> int:
     if settings.kind == "realnvp":
         ends = (3 * shape[0] // 2) * settings.hidden
         return settings.couplings * (ends + (settings.hidden_layers - 1) * settings.hidden**2)
-    return settings.couplings * settings.hidden_layers * 9 * settings.hidden**2
+    dense = settings.dense * (3 * math.prod(shape) // 2) * settings.dense_hidden
+    return settings.couplings * settings.hidden_layers * 9 * settings.hidden**2 + dense
 
 
 def build_flow(settings: FlowSettings, shape: tuple[int, ...], generator: torch.Generator) -> Flow:
@@ -85,7 +87,7 @@ def build_image_flow(
 ) -> ImageFlow:
     """RealNVP or Glow, in float32."""
     if settings.kind == "realnvp-image":
-        return realnvp_image(
+        flow = realnvp_image(
             shape,
             scales=settings.scales,
             couplings=settings.couplings,
@@ -95,13 +97,24 @@ def build_image_flow(
             generator=generator,
             pixels=settings.pixels,
         )
-    return glow(
-        shape,
-        scales=settings.scales,
-        couplings=settings.couplings,
-        channels=settings.hidden,
-        layers=settings.hidden_layers,
-        bound=settings.bound,
-        generator=generator,
-        pixels=settings.pixels,
-    )
+    else:
+        flow = glow(
+            shape,
+            scales=settings.scales,
+            couplings=settings.couplings,
+            channels=settings.hidden,
+            layers=settings.hidden_layers,
+            bound=settings.bound,
+            generator=generator,
+            pixels=settings.pixels,
+        )
+    if settings.dense:
+        flow.dense = RealNVP(
+            flow.size,
+            couplings=settings.dense,
+            hidden=settings.dense_hidden,
+            hidden_layers=1,
+            bound=settings.bound,
+            generator=generator,
+        )
+    return flow

@@ -39,6 +39,10 @@ class FlowSettings:
         precision: of the coupling networks of a flow on images, in training steps: ``float32``, or
             ``bfloat16``, which is faster where the processor or the GPU has it. Log-determinants,
             answers and draws are float32 in any case.
+        dense: couplings of all values at once, behind the scales of a flow on images, each with one
+            hidden layer of ``dense_hidden``. Where a flow has few couplings and few steps, they put
+            its latents where the means are: docs/notebook/dense.md. Paper: none.
+        dense_hidden: width of that layer.
     """
 
     kind: Literal["realnvp", "realnvp-image", "glow"] = "realnvp"
@@ -50,6 +54,8 @@ class FlowSettings:
     spread: Annotated[float, Range(0, 1_000)] = 0.0
     pixels: Literal["affine", "logit"] = "affine"
     precision: Literal["float32", "bfloat16"] = "float32"
+    dense: Annotated[int, Range(0, 100)] = 0
+    dense_hidden: Width = 128
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -61,5 +67,7 @@ class FlowSettings:
             raise ValueError(
                 f"precision: a flow on vectors is trained in float32, found {self.precision}"
             )
+        if self.kind == "realnvp" and self.dense != 0:
+            raise ValueError(f"dense: a flow on vectors is dense already, found {self.dense}")
         if self.kind != "realnvp" and self.spread != 0:
             raise ValueError(f"spread: a flow on images starts with 0, found {self.spread}")

@@ -123,7 +123,8 @@ def _weights(job: Job, size: int) -> float:
         inner = (flow.hidden_layers - 1) * flow.hidden**2
         return flow.couplings * (1.5 * size * flow.hidden + inner)
     places = size / 3 / 4  # a coupling on images sees a half of the places, fewer at later scales
-    return flow.couplings * flow.hidden_layers * flow.hidden**2 * 9 * places
+    dense = flow.dense * 1.5 * size * flow.dense_hidden
+    return flow.couplings * flow.hidden_layers * flow.hidden**2 * 9 * places + dense
 
 
 class Paces:

@@ -40,7 +40,7 @@ from tests.support.flow_checks import (
 )
 from tests.support.model_files import save_flow
 
-# kind, shape, scales, couplings, hidden layers, channels
+# kind, shape, scales, couplings, hidden layers, channels, and dense couplings
 FLOWS = [
     ("realnvp-image", (1, 3, 3), 1, 2, 1, 4),
     ("realnvp-image", (1, 4, 4), 2, 4, 1, 5),
@@ -50,13 +50,21 @@ FLOWS = [
     ("glow", (1, 4, 4), 2, 4, 2, 4),
     ("glow", (3, 4, 4), 1, 2, 3, 3),
     ("glow", (2, 4, 8), 2, 2, 1, 6),
+    ("glow", (1, 4, 4), 2, 2, 1, 4, 3),
+    ("realnvp-image", (1, 4, 4), 2, 4, 1, 5, 2),
 ]
 
 
 def make_flow(kind: Any, shape: tuple[int, ...], *sizes: int) -> ImageFlow:
-    scales, couplings, layers, channels = sizes
+    scales, couplings, layers, channels, *dense = sizes
     settings = FlowSettings(
-        kind=kind, scales=scales, couplings=couplings, hidden_layers=layers, hidden=channels
+        kind=kind,
+        scales=scales,
+        couplings=couplings,
+        hidden_layers=layers,
+        hidden=channels,
+        dense=sum(dense),
+        dense_hidden=6,
     )
     return build_flow(settings, shape, torch.Generator().manual_seed(0)).double()  # type: ignore
 
