@@ -663,6 +663,7 @@ def test_one_seed_gives_one_flow() -> None:
         ({"kind": "realnvp-image", "scales": 3}, (1, 6, 6), "divisible by 4"),
         ({"kind": "realnvp-image", "scales": 3}, (1, 4, 4), "no checkerboard"),
         ({"kind": "realnvp", "scales": 2}, (8,), "scales"),
+        ({"kind": "realnvp", "dense": 2}, (8,), "dense: a flow on vectors is dense already"),
     ],
 )
 def test_sizes_that_make_no_flow_are_named(settings: Any, shape: Any, message: str) -> None:
@@ -670,11 +671,31 @@ def test_sizes_that_make_no_flow_are_named(settings: Any, shape: Any, message: s
         build_flow(FlowSettings(**settings), shape, torch.Generator())
 
 
-@pytest.mark.parametrize("case", [FLOWS[1], FLOWS[5]], ids=str)
+def test_dense_couplings_put_a_place_where_its_mean_is() -> None:
+    """Images that are noise, and a mean for each place: convolutions do the same everywhere."""
+    apart = {}
+    for dense in (0, 2):
+        settings = FlowSettings("glow", 2, 1, 8, dense=dense, dense_hidden=16)
+        generator = torch.Generator().manual_seed(0)
+        model = build_model(settings, (1, 8, 8), 1, generator)
+        model.add_task(generator)
+        optimiser = torch.optim.Adam(model.parameters(), 1e-2, fused=True)
+        for _ in range(100):
+            x = dequantise(torch.randint(256, (32, 1, 8, 8), generator=generator), generator)
+            log_px, _, _ = model.statistics(x, torch.zeros(32, dtype=torch.long), 0)
+            optimiser.zero_grad()
+            likelihood_loss(log_px).backward()
+            optimiser.step()
+        z, _ = model.flow(dequantise(torch.full((512, 1, 8, 8), 128), generator))
+        apart[dense] = (z.mean(0) - model.latent.means[0, 0]).square().mean().item()
+    assert apart[2] < apart[0] / 2
+
+
+@pytest.mark.parametrize("case", [FLOWS[1], FLOWS[5], FLOWS[8]], ids=str)
 def test_a_model_on_images_trains_replays_and_is_saved(case: Any, tmp_path: Any) -> None:
-    kind, shape, scales, couplings, layers, channels = case
+    kind, shape, scales, couplings, layers, channels, *dense = case
     generator = torch.Generator().manual_seed(0)
-    settings = FlowSettings(kind, couplings, layers, channels, scales=scales)
+    settings = FlowSettings(kind, couplings, layers, channels, scales=scales, dense=sum(dense))
     model = build_model(settings, shape, 2, generator)
     model.add_task(generator)
     y = torch.arange(64) % 2
