@@ -288,11 +288,11 @@ class ResidualNetwork(nn.Sequential):
         return convolve(normed, gain * weight, bias), kept + saved
 
     def gradient(
-        self, grad: Tensor, kept: Sequence[Tensor], weights: Sequence[Tensor]
+        self, halves: Sequence[Tensor], kept: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """From the gradient of ``run``'s output to those of its input and of ``weights``."""
+        """From gradients of the output's halves to those of the input and of ``weights``."""
         gain = cast("LastConvolution", self[-1]).gain
-        grad = grad.contiguous(memory_format=torch.channels_last)
+        grad = torch.cat([half.to(kept[0].dtype) for half in halves], dim=1)
         *layers, last = zip(in_turns(weights[2:], 4), in_turns(kept[1:], 4), strict=True)
         (scale, _, weight, _), saved = last
         grad, grad_weight, grad_bias = convolution_gradient(grad, saved[1], gain * weight)
@@ -345,7 +345,7 @@ def convolution_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Sequence[Te
     grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
         grad, x, weight.to(x.dtype), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, asked
     )
-    return grad_x, grad_weight.to(weight.dtype), grad.sum((0, 2, 3), dtype=weight.dtype)
+    return grad_x, grad_weight.to(weight.dtype), grad.sum((0, 2, 3)).to(weight.dtype)
 
 
 class HighwayNetwork(nn.Sequential):
@@ -399,12 +399,12 @@ class HighwayNetwork(nn.Sequential):
         return samples(out.add_(end[:, None, None, None])), kept
 
     def gradient(
-        self, grad: Tensor, kept: Sequence[Tensor], weights: Sequence[Tensor]
+        self, halves: Sequence[Tensor], kept: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """From the gradient of ``run``'s output to those of its input and of ``weights``."""
+        """From gradients of the output's halves to those of the input and of ``weights``."""
         gain = cast("LastConvolution", self[-1]).gain
         columns, *tensors = kept
-        grad = planes(grad)
+        grad = torch.cat([planes(half).to(columns.dtype) for half in halves])
         shifted = shifts(grad)
         parts, of_columns = shifted.view(9 * len(shifted), -1), torch.empty_like(columns)
         sums = [torch.zeros_like(weight).flatten(1) for weight in weights[:-2:2]]
@@ -488,16 +488,12 @@ def shifts(x: Tensor) -> Tensor:
 
 def sum_of_shifts(parts: Tensor) -> Tensor:
     """(C, 3, 3, H, W, B) to (C, H, W, B): the sum over taps of parts[c, i, j] at p + (i, j) − 1."""
-
-    def met(offset: int, size: int) -> slice:
-        """Places that are still inside when ``offset`` is taken off."""
-        return slice(max(0, offset), size + min(0, offset))
-
-    height, width = parts.shape[3:5]
-    out = parts[:, 1, 1].clone()
-    for i, j in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1), (2, 2)):
-        part = parts[:, i, j, met(i - 1, height), met(j - 1, width)]
-        out[:, met(1 - i, height), met(1 - j, width)].add_(part)
+    rows = parts[:, 1].clone()
+    rows[:, :, 1:].add_(parts[:, 0, :, :-1])
+    rows[:, :, :-1].add_(parts[:, 2, :, 1:])
+    out = rows[:, 1]
+    out[:, :, 1:].add_(rows[:, 0, :, :-1])
+    out[:, :, :-1].add_(rows[:, 2, :, 1:])
     return out
 
 
@@ -570,13 +566,12 @@ def couple(
     """``Coupling`` by hand: the new b, the log-determinant, and what ``couple_gradient`` needs."""
     bound, precision, keep = way
     outputs, kept = network.run(a.to(precision or a.dtype), weights, keep)
-    outputs = outputs.to(b.dtype)
-    raw, shift = outputs.chunk(2, dim=1)
+    raw, shift = outputs.to(b.dtype).chunk(2, dim=1)
     room = raw.abs().add_(bound)
-    log_scale = raw.div_(room).mul_(bound)
+    log_scale = torch.div(raw, room).mul_(bound)
     log_det = log_scale.sum((1, 2, 3))
-    scale = log_scale.exp_()  # where raw was: in outputs
-    return torch.addcmul(shift, b, scale), log_det, [b, room, outputs, *kept] if keep else []
+    scale = log_scale.exp_()
+    return torch.addcmul(shift, b, scale), log_det, [b, room, scale, *kept] if keep else []
 
 
 def couple_gradient(
@@ -588,16 +583,12 @@ def couple_gradient(
     way: Way,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """From gradients of what ``couple`` returned to those of a, b and ``weights``."""
-    b, room, outputs, *rest = kept
-    scale, _ = outputs.chunk(2, dim=1)
-    grad = torch.empty_like(outputs)  # laid out in memory as the network likes it
-    grad_raw, grad_shift = grad.chunk(2, dim=1)
-    grad_shift.copy_(grad_b)
-    grad_b = grad_b * scale
+    b, room, scale, *rest = kept
+    grad_shift, grad_b = grad_b, grad_b * scale
     # ∂ log_scale / ∂ raw = (bound / room)²
-    torch.addcmul(grad_log_det[:, None, None, None], grad_b, b, out=grad_raw)
+    grad_raw = torch.addcmul(grad_log_det[:, None, None, None], grad_b, b)
     grad_raw.div_(room).div_(room).mul_(way.bound**2)
-    grad_a, grads = network.gradient(grad.to(way.precision or b.dtype), rest, weights)
+    grad_a, grads = network.gradient((grad_raw, grad_shift), rest, weights)
     return grad_a.to(b.dtype), grad_b, grads
 
 
