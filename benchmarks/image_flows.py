@@ -9,8 +9,11 @@ as it ships them; the coupling networks, the squeezes and the splits between sca
 all, in plain torch. FrEIA's 1 × 1 convolution is fixed, so that it has a little less to do.
 
 The flow as it was looks at a checkerboard at full resolution; now it is folded. ``hcl, full`` is
-today's code without the fold: the architecture as it was. ``hcl, bfloat16`` runs the coupling
-networks in half precision (``flow.precision``), which no peer does. ``convolutions`` are the
+today's code without the fold: the architecture as it was. So is ``normflows, full`` and so on: a
+peer's couplings with networks that look at a checkerboard at full resolution, as in the paper that
+its users follow; ``normflows`` has the folded networks, the idea of this project. ``hcl, bfloat16``
+runs the coupling networks in half precision (``flow.precision``), which no peer does; highway
+layers with value and gate in one convolution are given to all. ``convolutions`` are the
 networks' convolutions as torch runs them, forward and backward, and Adam: what no peer can do
 without.
 """
@@ -38,7 +41,7 @@ from hcl.model import images
 from hcl.model.images import HighwayNetwork, ResidualNetwork
 
 BATCH, BOUND = 32, 3.0
-Transform = Callable[[Tensor], tuple[Tensor, Tensor]]
+Network = Callable[[int, int], nn.Module]  # of so many inputs and outputs
 
 
 @dataclass(frozen=True)
@@ -94,14 +97,35 @@ def network(size: Size, inputs: int, outputs: int) -> nn.Module:
     )
 
 
+class Unfolded(nn.Module):
+    """A network on the checkerboard at full resolution: zeros where the pixels are to be changed.
+
+    It takes and returns halves as the folded ones do: two pixels of each 2 × 2 block as channels.
+    """
+
+    def __init__(self, size: Size, swap: bool, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.colours = [slice(0, None, 3), slice(1, 3)][:: -1 if swap else 1]  # given, changed
+        self.inner = network(size, inputs // 2, outputs // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        given, changed = self.colours
+        pixels = x.unflatten(1, (-1, 2))
+        blocks = pixels.new_zeros(len(x), pixels.shape[1], 4, *x.shape[2:])
+        blocks[:, :, given] = pixels
+        outputs = self.inner(F.pixel_shuffle(blocks.flatten(1, 2), 2))
+        blocks = F.pixel_unshuffle(outputs, 2).unflatten(1, (-1, 4))
+        return blocks[:, :, changed].flatten(1, 2)
+
+
 class Normflows(nn.Module):
     """normflows goes from data to latents by ``inverse``."""
 
-    def __init__(self, size: Size, channels: int, swap: bool) -> None:
+    def __init__(self, size: Size, channels: int, swap: bool, make: Network) -> None:
         super().__init__()
         mode = "channel_inv" if swap else "channel"
         coupling = normflows.flows.AffineCouplingBlock(
-            network(size, channels // 2, channels), scale_map="exp", split_mode=mode
+            make(channels // 2, channels), scale_map="exp", split_mode=mode
         )
         self.parts = nn.ModuleList([coupling])
         if size.kind == "Glow":
@@ -128,11 +152,11 @@ class ContextFree(nn.Module):
 
 
 class Nflows(nn.Module):
-    def __init__(self, size: Size, channels: int, swap: bool) -> None:
+    def __init__(self, size: Size, channels: int, swap: bool, make: Network) -> None:
         super().__init__()
         mask = (torch.arange(channels) >= channels // 2) != swap  # what is changed
         coupling = nflows.transforms.AffineCouplingTransform(
-            mask.int(), lambda inputs, outputs: ContextFree(network(size, inputs, outputs))
+            mask.int(), lambda inputs, outputs: ContextFree(make(inputs, outputs))
         )
         parts = [coupling]
         if size.kind == "Glow":
@@ -147,10 +171,10 @@ class Nflows(nn.Module):
 class Freia(nn.Module):
     """FrEIA's one-sided coupling changes the second half; for Glow its all-in-one block."""
 
-    def __init__(self, size: Size, channels: int, swap: bool) -> None:
+    def __init__(self, size: Size, channels: int, swap: bool, make: Network) -> None:
         super().__init__()
         self.swap = swap
-        options: dict[str, Any] = {"subnet_constructor": partial(network, size)}
+        options: dict[str, Any] = {"subnet_constructor": make}
         kind = FrEIA.modules.AffineCouplingOneSided
         if size.kind == "Glow":
             kind, options["permute_soft"] = FrEIA.modules.AllInOneBlock, True
@@ -168,7 +192,7 @@ class Freia(nn.Module):
 class Peer(nn.Module):
     """Our architecture, with another library's couplings."""
 
-    def __init__(self, size: Size, coupling: Callable[[Size, int, bool], nn.Module]) -> None:
+    def __init__(self, size: Size, coupling: Callable[..., nn.Module], full: bool = False) -> None:
         super().__init__()
         self.size = size
         depth, turns = size.shape[0], (size.couplings + 2) // (2 * size.scales)
@@ -180,15 +204,15 @@ class Peer(nn.Module):
                 last = size.couplings - 2 * turns * (size.scales - 1)
                 counts = [last] if index == size.scales - 1 else [turns, turns]
             # The halves take turns in RealNVP; in Glow the 1 × 1 convolution mixes them.
-            self.scales.append(
-                nn.ModuleList(
-                    nn.ModuleList(
-                        coupling(size, depth, size.kind == "RealNVP" and turn % 2 == 1)
-                        for turn in range(count)
-                    )
-                    for count in counts
-                )
-            )
+            groups = nn.ModuleList(nn.ModuleList() for _ in counts)
+            for group, count in enumerate(counts):
+                for turn in range(count):
+                    swap = size.kind == "RealNVP" and turn % 2 == 1
+                    make: Network = partial(network, size)
+                    if full and group == 0:
+                        make = partial(Unfolded, size, swap)
+                    groups[group].append(coupling(size, depth, swap, make))
+            self.scales.append(groups)
             depth //= 2
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -300,10 +324,13 @@ def main() -> None:
         "hcl, full",
         *(["before"] if before else []),
         *peers,
+        *(f"{name}, full" for name in peers),
         "convolutions",
     ]
     print(f"torch {torch.__version__}, batch {BATCH}, one thread, milliseconds\n")
-    ratios = ["before / hcl", "before / bfloat16", "fastest peer / hcl", "fastest peer / bfloat16"]
+    both = ("hcl", "hcl, bfloat16")
+    kinds = ("before", "fastest peer", "fastest peer, full")
+    ratios = [f"{name} / {own}" for name in kinds for own in both]
     print(f"| | weights | {' | '.join(names + ratios)} |")
     print(f"| --- |{' --- |' * (len(names + ratios) + 1)}")
     for key in arguments.sizes:
@@ -316,6 +343,8 @@ def main() -> None:
         if before:
             flows["before"] = ours(before, size)
         flows |= {name: Peer(size, kind) for name, kind in peers.items()}
+        if size.kind == "RealNVP":
+            flows |= {f"{name}, full": Peer(size, kind, full=True) for name, kind in peers.items()}
         x = 256 * torch.rand(BATCH, *size.shape, generator=torch.Generator().manual_seed(0))
         for name in ("hcl", "hcl, bfloat16", *(["before"] if before else [])):
             flows[name].initialise(x)  # type: ignore[operator]
@@ -329,9 +358,10 @@ def main() -> None:
 
         weights = sum(parameter.numel() for parameter in flows["hcl"].parameters())
         cells = [f"{statistics.median(times[n]):.0f}" if n in times else "" for n in names]
-        both = ("hcl", "hcl, bfloat16")
-        cells += [f"{ratio('before', own):.2f}" if before else "" for own in both]
-        cells += [f"{min(ratio(name, own) for name in peers):.2f}" for own in both]
+        for others in (["before"], [*peers], [f"{name}, full" for name in peers]):
+            found = [name for name in others if name in times]
+            for own in both:
+                cells.append(f"{min(ratio(n, own) for n in found):.2f}" if found else "")
         print(f"| {size} | {weights:,} | {' | '.join(cells)} |", flush=True)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -225,16 +226,23 @@ class Highway(nn.Module):
     """x + gate(x) · (relu(value(x)) − x), Srivastava et al. 2015, with 1 × 1 convolutions.
 
     The gate starts nearly shut, as in the original, so that the layer starts near the identity.
+    ``both`` gives value and gate, one behind the other: one product of twice the width is faster.
     """
 
     def __init__(self, channels: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.value = convolution(channels, channels, 1, generator)
-        self.gate = convolution(channels, channels, 1, generator)
-        nn.init.constant_(self.gate.bias, -2.0)  # type: ignore[arg-type]
+        value, gate = (convolution(channels, channels, 1, generator) for _ in range(2))
+        nn.init.constant_(cast("Tensor", gate.bias), -2.0)
+        self.both = nn.utils.skip_init(nn.Conv2d, channels, 2 * channels, 1)
+        with torch.no_grad():
+            for own, one, other in zip(
+                self.both.parameters(), value.parameters(), gate.parameters(), strict=True
+            ):
+                torch.cat((one, other), out=own)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.lerp(x, F.relu(self.value(x)), torch.sigmoid(self.gate(x)))
+        value, gate = self.both(x).chunk(2, dim=1)
+        return torch.lerp(x, F.relu(value), torch.sigmoid(gate))
 
 
 class ResidualNetwork(nn.Sequential):
@@ -280,11 +288,11 @@ class ResidualNetwork(nn.Sequential):
         return convolve(normed, gain * weight, bias), kept + saved
 
     def gradient(
-        self, grad: Tensor, kept: Sequence[Tensor], weights: Sequence[Tensor]
+        self, halves: Sequence[Tensor], kept: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """From the gradient of ``run``'s output to those of its input and of ``weights``."""
+        """From gradients of the output's halves to those of the input and of ``weights``."""
         gain = cast("LastConvolution", self[-1]).gain
-        grad = grad.contiguous(memory_format=torch.channels_last)
+        grad = torch.cat([half.to(kept[0].dtype) for half in halves], dim=1)
         *layers, last = zip(in_turns(weights[2:], 4), in_turns(kept[1:], 4), strict=True)
         (scale, _, weight, _), saved = last
         grad, grad_weight, grad_bias = convolution_gradient(grad, saved[1], gain * weight)
@@ -337,7 +345,7 @@ def convolution_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Sequence[Te
     grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
         grad, x, weight.to(x.dtype), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, asked
     )
-    return grad_x, grad_weight.to(weight.dtype), grad.sum((0, 2, 3), dtype=weight.dtype)
+    return grad_x, grad_weight.to(weight.dtype), grad.sum((0, 2, 3)).to(weight.dtype)
 
 
 class HighwayNetwork(nn.Sequential):
@@ -347,9 +355,9 @@ class HighwayNetwork(nn.Sequential):
     comes in and goes out, 1 × 1 in the hidden layers, as in Glow's own networks.
 
     ``run`` and ``gradient`` are the same map and its gradient by hand, for the CPU. With channels
-    outermost, (C, B · H · W), each layer is one matrix product, and each 3 × 3 convolution one of
+    outermost, (C, H · W · B), each layer is one matrix product, and each 3 × 3 convolution one of
     nine shifts of the few channels at its thin end: a convolution to 4 channels would cost as much
-    as one to 16.
+    as one to 16. With samples innermost, a row of an image is moved in one piece.
     """
 
     def __init__(
@@ -370,80 +378,77 @@ class HighwayNetwork(nn.Sequential):
     def run(self, x: Tensor, weights: Sequence[Tensor], keep: bool) -> tuple[Tensor, list[Tensor]]:
         """The output; with ``keep``, also what ``gradient`` needs."""
         gain = cast("LastConvolution", self[-1]).gain
-        first, *hidden, (last, bias) = in_turns(weights, 2)
-        shifted = shifts(x.transpose(0, 1))  # (C, 3, 3, B, H, W)
+        (first, start), *hidden, (last, end) = in_turns([w.to(x.dtype) for w in weights], 2)
+        shifted = shifts(planes(x))  # (C, 3, 3, H, W, B)
         columns = shifted.view(9 * len(shifted), -1)
         parts = columns.new_empty(9 * len(last), columns.shape[1])
+        matrix = taps(gain * last)
         kept = [columns]
         for span in self._spans(columns):
-            h = product(first, columns[:, span]).relu_()
+            h = torch.addmm(start[:, None], first.flatten(1), columns[:, span]).relu_()
             tensors = [h]
-            for value, gate in in_turns(hidden, 2):
-                v, g = product(value, h).relu_(), product(gate, h).sigmoid_()
-                h = torch.lerp(h, v, g)
-                tensors += [v, g, h]
+            for weight, bias in hidden:
+                both = torch.addmm(bias[:, None], weight.flatten(1), h)
+                value, gate = both.chunk(2)
+                h = torch.lerp(h, value.relu_(), gate.sigmoid_())
+                tensors += [both, h]
             if keep:
                 kept += tensors
-            torch.mm(taps(gain * last).to(h.dtype), h, out=parts[:, span])
+            torch.mm(matrix, h, out=parts[:, span])
         out = sum_of_shifts(parts.view(-1, *shifted.shape[1:]))
-        return out.add_(bias[:, None, None, None]).transpose(0, 1), kept
+        return samples(out.add_(end[:, None, None, None])), kept
 
     def gradient(
-        self, grad: Tensor, kept: Sequence[Tensor], weights: Sequence[Tensor]
+        self, halves: Sequence[Tensor], kept: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """From the gradient of ``run``'s output to those of its input and of ``weights``."""
+        """From gradients of the output's halves to those of the input and of ``weights``."""
         gain = cast("LastConvolution", self[-1]).gain
-        (first, _), *hidden, (last, _) = in_turns(weights, 2)
         columns, *tensors = kept
-        grad = grad.transpose(0, 1)
+        grad = torch.cat([planes(half).to(columns.dtype) for half in halves])
         shifted = shifts(grad)
-        parts, of_columns = shifted.view(9 * len(last), -1), torch.empty_like(columns)
-        matrix, reverse = taps(gain * last.flip(2, 3)), first.flip(2, 3).flatten(1)
-        sums = [torch.zeros_like(weight) for weight in (first.flatten(1), *weights[1:-2])]
-        of_last = torch.zeros_like(matrix)
-        matrix, reverse = matrix.to(grad.dtype), reverse.to(grad.dtype)
+        parts, of_columns = shifted.view(9 * len(shifted), -1), torch.empty_like(columns)
+        sums = [torch.zeros_like(weight).flatten(1) for weight in weights[:-2:2]]
+        biases = [torch.zeros_like(bias) for bias in weights[1:-2:2]]
+        of_last = torch.zeros_like(taps(weights[-2]))
+        first, *hidden, last = [weight.to(grad.dtype) for weight in weights[::2]]
+        reverse, matrix = first.flip(2, 3).flatten(1).T, taps(gain * last.flip(2, 3)).T
         spans = self._spans(columns)
-        for span, (start, *layers) in zip(
+        for span, (h, *layers) in zip(
             spans, in_turns(tensors, len(tensors) // len(spans)), strict=True
         ):
-            inputs = [start, *layers[2::3]]  # of each layer behind the first
+            inputs = [h, *layers[1::2]]  # of each layer behind the first
             add_product(of_last, parts[:, span], inputs[-1].T)
-            grad_h = matrix.T @ parts[:, span]
-            of_value, of_gate = torch.empty_like(grad_h), torch.empty_like(grad_h)
-            for index in reversed(range(len(inputs) - 1)):
-                h, v, g = inputs[index], layers[3 * index], layers[3 * index + 1]
-                (value, _), (gate, _) = hidden[2 * index : 2 * index + 2]
-                torch.sub(v, h, out=of_gate).mul_(grad_h)
-                torch.ops.aten.sigmoid_backward.grad_input(of_gate, g, grad_input=of_gate)
-                torch.mul(grad_h, g, out=of_value)
+            grad_h = matrix @ parts[:, span]
+            for index in reversed(range(len(hidden))):
+                before, both, after = inputs[index], layers[2 * index], inputs[index + 1]
+                of_both = torch.empty_like(both)
+                (value, gate), (of_value, of_gate) = both.chunk(2), of_both.chunk(2)
+                torch.mul(grad_h, gate, out=of_value)
                 grad_h.sub_(of_value)
-                relu_gradient(of_value, v)
-                for offset, of_output in enumerate((of_value, of_gate)):
-                    weight, bias = sums[2 + 4 * index + 2 * offset : 4 + 4 * index + 2 * offset]
-                    add_product(weight.view(len(weight), -1), of_output, h.T)
-                    bias.add_(of_output.sum(1, dtype=bias.dtype))
-                for matrix_of, of_output in ((value, of_value), (gate, of_gate)):
-                    grad_h.addmm_(matrix_of.flatten(1).T.to(grad.dtype), of_output)
-            relu_gradient(grad_h, start)
+                # ∂ gate = gate (1 − gate), and gate (value − before) = after − before
+                torch.sub(after, before, out=of_gate).mul_(grad_h)
+                relu_gradient(of_value, value)
+                add_product(sums[1 + index], of_both, before.T)
+                biases[1 + index].add_(of_both.sum(1))
+                grad_h.addmm_(hidden[index].flatten(1).T, of_both)
+            relu_gradient(grad_h, h)
             add_product(sums[0], grad_h, columns[:, span].T)
-            sums[1].add_(grad_h.sum(1, dtype=sums[1].dtype))
-            torch.mm(reverse.T, grad_h, out=of_columns[:, span])
-        of_last = of_last.mul_(gain).view(len(last), 3, 3, -1).flip(1, 2).permute(0, 3, 1, 2)
-        of_bias = grad.sum((1, 2, 3), dtype=last.dtype)
-        grads = [sums[0].view_as(first), *sums[1:], of_last, of_bias]
-        parts = of_columns.view(-1, *shifted.shape[1:])
-        return sum_of_shifts(parts).transpose(0, 1), grads
+            biases[0].add_(grad_h.sum(1))
+            torch.mm(reverse, grad_h, out=of_columns[:, span])
+        sums.append(of_last.mul_(gain).view(-1, 3, 3, len(h)).flip(1, 2).permute(0, 3, 1, 2))
+        biases.append(grad.sum((1, 2, 3)).to(of_last.dtype))
+        grads = [
+            total.view_as(weight)
+            for total, weight in zip(
+                chain.from_iterable(zip(sums, biases, strict=True)), weights, strict=True
+            )
+        ]
+        return samples(sum_of_shifts(of_columns.view(-1, *shifted.shape[1:]))), grads
 
     def _spans(self, columns: Tensor) -> list[slice]:
         """Parts of the pixels, so that a layer's activations stay in a core's cache."""
         count, length = columns.shape[1], max(1, CACHED // len(cast("nn.Conv2d", self[0]).weight))
         return [slice(start, min(start + length, count)) for start in range(0, count, length)]
-
-
-def product(layer: Sequence[Tensor], x: Tensor) -> Tensor:
-    """A convolution's weight, as a matrix, times (inputs, B · H · W), and its bias."""
-    weight, bias = (part.to(x.dtype) for part in layer)
-    return torch.addmm(bias[:, None], weight.flatten(1), x)
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -459,27 +464,36 @@ def taps(weight: Tensor) -> Tensor:
     return weight.permute(0, 2, 3, 1).flatten(0, 2)
 
 
+def planes(x: Tensor) -> Tensor:
+    """(B, C, H, W) to (C, H, W, B)."""
+    return x.permute(1, 2, 3, 0)
+
+
+def samples(x: Tensor) -> Tensor:
+    """The inverse of ``planes``."""
+    return x.permute(3, 0, 1, 2)
+
+
 def shifts(x: Tensor) -> Tensor:
-    """(C, B, H, W) to (C, 3, 3, B, H, W): at [c, i, j] the value at p + (i − 1, j − 1), 0 outside.
+    """(C, H, W, B) to (C, 3, 3, H, W, B): at [c, i, j] the value at p + (i − 1, j − 1), 0 outside.
 
     Its gradient is ``sum_of_shifts`` of the taps in reverse, and the other way round.
     """
-    channels, samples, height, width = x.shape
-    padded = F.pad(x, (1, 1, 1, 1))
-    plane, sample, row, _ = padded.stride()
-    taps = (channels, 3, 3, samples, height, width)
-    return padded.as_strided(taps, (plane, row, 1, sample, row, 1)).contiguous()
+    channels, height, width, count = x.shape
+    padded = F.pad(x, (0, 0, 1, 1, 1, 1))
+    plane, row, pixel, sample = padded.stride()
+    taps = (channels, 3, 3, height, width, count)
+    return padded.as_strided(taps, (plane, row, pixel, row, pixel, sample)).contiguous()
 
 
 def sum_of_shifts(parts: Tensor) -> Tensor:
-    """(C, 3, 3, B, H, W) to (C, B, H, W): the sum over taps of parts[c, i, j] at p + (i, j) − 1."""
-    *_, height, width = parts.shape
-    out = parts[:, 1, 1].clone()
-    for i, j in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1), (2, 2)):
-        top, left = max(0, i - 1), max(0, j - 1)
-        rows, columns = height - abs(i - 1), width - abs(j - 1)
-        part = parts[:, i, j].narrow(2, top, rows).narrow(3, left, columns)
-        out.narrow(2, top - i + 1, rows).narrow(3, left - j + 1, columns).add_(part)
+    """(C, 3, 3, H, W, B) to (C, H, W, B): the sum over taps of parts[c, i, j] at p + (i, j) − 1."""
+    rows = parts[:, 1].clone()
+    rows[:, :, 1:].add_(parts[:, 0, :, :-1])
+    rows[:, :, :-1].add_(parts[:, 2, :, 1:])
+    out = rows[:, 1]
+    out[:, :, 1:].add_(rows[:, 0, :, :-1])
+    out[:, :, :-1].add_(rows[:, 2, :, 1:])
     return out
 
 
@@ -573,9 +587,8 @@ def couple_gradient(
     grad_shift, grad_b = grad_b, grad_b * scale
     # ∂ log_scale / ∂ raw = (bound / room)²
     grad_raw = torch.addcmul(grad_log_det[:, None, None, None], grad_b, b)
-    grad_raw = grad_raw.div_(room).div_(room).mul_(way.bound**2)
-    grad = torch.cat((grad_raw, grad_shift), 1).to(way.precision or b.dtype)
-    grad_a, grads = network.gradient(grad, rest, weights)
+    grad_raw.div_(room).div_(room).mul_(way.bound**2)
+    grad_a, grads = network.gradient((grad_raw, grad_shift), rest, weights)
     return grad_a.to(b.dtype), grad_b, grads
 
 
@@ -735,15 +748,15 @@ class Steps(nn.Module):
             networks = [coupling.network for coupling in couplings]
             weights = [weight for network in networks for weight in network.weights]
             matrix, shift, term = self._maps()
-            planes, log_det = _Steps.apply(
-                x.transpose(0, 1),
+            z, log_det = _Steps.apply(
+                planes(x),
                 matrix,
                 shift,
                 networks,
                 way_of(couplings[0]),
                 *weights,
             )
-            return planes.transpose(0, 1), log_det + term * (x.shape[2] * x.shape[3])
+            return samples(z), log_det + term * (x.shape[2] * x.shape[3])
         log_det = x.new_zeros(len(x))
         for step in self.steps:
             x, term = step(x)
@@ -759,7 +772,7 @@ class Steps(nn.Module):
 
 
 class _Steps(torch.autograd.Function):
-    """Steps of Glow on planes (C, B, H, W), with their gradient by hand."""
+    """Steps of Glow on planes (C, H, W, B), with their gradient by hand."""
 
     @staticmethod
     def forward(
@@ -771,16 +784,16 @@ class _Steps(torch.autograd.Function):
         way: Way,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        log_det, kept = x.new_zeros(x.shape[1]), []
+        log_det, kept = x.new_zeros(x.shape[3]), []
         turns = in_turns(weights, len(weights) // len(networks))
         x = x.contiguous()
         for index, (network, own) in enumerate(zip(networks, turns, strict=True)):
             mixed = torch.addmm(shift[index, :, None], matrix[index], x.flatten(1)).view_as(x)
-            a, b = mixed.chunk(2)
-            b, term, saved = couple(a.transpose(0, 1), b.transpose(0, 1), network, own, way)
+            a, b = samples(mixed).chunk(2, dim=1)
+            b, term, saved = couple(a, b, network, own, way)
             log_det += term
             kept += [x, *saved]
-            x = torch.cat((a, b.transpose(0, 1)))
+            x = torch.cat((planes(a), planes(b)))
         ctx.networks, ctx.way, ctx.count = networks, way, len(weights)
         ctx.save_for_backward(matrix, *weights, *(kept if way.keep else ()))
         return x, log_det
@@ -796,12 +809,12 @@ class _Steps(torch.autograd.Function):
         grads: list[Tensor] = []
         for index in reversed(range(len(ctx.networks))):
             x, *own = saved[index]
-            of_a, of_b = grad.transpose(0, 1).chunk(2, dim=1)
+            of_a, of_b = samples(grad).chunk(2, dim=1)
             through, of_b, of_weights = couple_gradient(
                 of_b, grad_log_det, own, ctx.networks[index], turns[index], ctx.way
             )
             grads[:0] = of_weights
-            mixed = torch.cat(((of_a + through).transpose(0, 1), of_b.transpose(0, 1))).flatten(1)
+            mixed = torch.cat((planes(of_a + through), planes(of_b))).flatten(1)
             of_matrix[index] = mixed @ x.flatten(1).T
             of_shift[index] = mixed.sum(1)
             grad = (matrix[index].T @ mixed).view_as(x)

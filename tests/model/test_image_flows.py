@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -26,6 +26,7 @@ from hcl.model.images import (
     Step,
     Steps,
     checkerboard,
+    convolution,
     dequantise,
     realnvp_image,
 )
@@ -439,8 +440,18 @@ def test_the_highway_carries_its_input_at_first() -> None:
     x = torch.ones(1, 4, 2, 2)
     assert (layer(x) - x).abs().max() < 0.3
     with torch.no_grad():
-        layer.gate.bias.fill_(50.0)  # an open gate lets the value through
-        torch.testing.assert_close(layer(x), torch.relu(layer.value(x)))
+        layer.both.bias[4:].fill_(50.0)  # an open gate lets the value through
+        torch.testing.assert_close(layer(x), torch.relu(layer.both(x)[:, :4]))
+
+
+def test_value_and_gate_of_a_highway_are_drawn_one_after_the_other() -> None:
+    """As two convolutions, so that a seed stands for the same first weights."""
+    layer = Highway(4, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    value, gate = (convolution(4, 4, 1, generator) for _ in range(2))
+    assert torch.equal(layer.both.weight, torch.cat((value.weight, gate.weight)))
+    bias = cast("Tensor", layer.both.bias)
+    assert torch.equal(bias[:4], cast("Tensor", value.bias))
 
 
 def test_every_part_of_an_image_reaches_the_latent_once() -> None:
