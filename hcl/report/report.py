@@ -152,10 +152,8 @@ def _markdown(headlines: dict[str, tables.Table], tasks: dict[str, tables.Table]
 def _paper_note(table: tables.Table) -> str:
     if table.paper is None:
         return "The paper has no results for this benchmark, stream and number of epochs."
-    return (
-        f"Paper: {table.paper.source}, {_count(table.paper.seeds, 'run')} each; "
-        "it does not name its backbone."
-    )
+    embedded = "; it does not name its backbone" if "cifar" in table.paper.benchmark else ""
+    return f"Paper: {table.paper.source}, {_count(table.paper.seeds, 'run')} each{embedded}."
 
 
 def _count(number: int, noun: str) -> str:

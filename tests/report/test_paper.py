@@ -81,10 +81,19 @@ def test_a_benchmark_is_found_by_name_order_classes_and_epochs() -> None:
         ("split-cifar10", {"classes_per_task": 5}),
         ("split-cifar10", {"order": [2, 1, 3, 4, 5]}),
         ("split-cifar10x", {}),
+        ("split-cifar10-smaller", {"epochs": 2}),
+        ("split-cifar10-small", {"epochs": 2, "classes_per_task": 5}),
     ],
 )
 def test_another_benchmark_is_not_compared(name: str, change: dict[str, object]) -> None:
     assert find_paper_table(name, **(CIFAR10 | change)) is None  # type: ignore[arg-type]
+
+
+def test_beside_a_benchmark_that_is_cut_stands_the_paper_s_of_full_size() -> None:
+    table = find_paper_table("split-mnist-small", 10, 2, [1, 2, 3, 4, 5])
+    assert table is not None
+    assert table.source == "Table S1, at full size"
+    assert table.results["hcl-fr"].mean["overall_accuracy"] == 93.55
 
 
 def test_the_recurring_stream_is_its_own() -> None:
