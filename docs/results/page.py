@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -44,6 +45,15 @@ ORDER = (
     *("hcl-plus", "hcl-plus-ta", "joint"),
 )
 PAPERS = ORDER[:8]
+SINGLE_PASS = "-single-pass"  # what the other half of a table is called
+BESIDE = ("hcl-plus", "hcl-plus-ta", "joint")  # the paper's methods, where both halves are shown
+OF_HALVES = ("average_accuracy", "overall_accuracy")
+HALVES = tuple(
+    f"{metric}, {half}{whose}"
+    for half in ("15 epochs", "single pass")
+    for metric in ("average", "overall")
+    for whose in ("", ": paper")
+)
 
 Row = dict[str, str]
 Method = dict[str, Row]  # a method's rows, by metric
@@ -162,11 +172,45 @@ def table(benchmark: str, folder: Path = HERE) -> str:
     return "\n".join(re.sub(r"\|\s+(?=\|)", "|", line) for line in lines)
 
 
+def halves(benchmark: str, folder: Path = HERE) -> str:
+    """15 epochs beside a single pass, ours beside the paper's, in Markdown."""
+    both = [read_methods(name, folder) for name in (benchmark, benchmark + SINGLE_PASS)]
+    lines = ["| method | " + " | ".join(HALVES) + " |", "|" + "---|" * (1 + len(HALVES))]
+    for name in sorted({*both[0], *both[1]}, key=ORDER.index):
+        if name not in (*PAPERS, *BESIDE):
+            continue
+        cells = []
+        for method in (methods.get(name, {}) for methods in both):
+            for metric in OF_HALVES:
+                cells += [number(method.get(metric)) if method else "", paper(method, metric)]
+        lines.append(f"| {label(name)} | " + " | ".join(cells) + " |")
+    return "\n".join(re.sub(r"\|\s+(?=\|)", "|", line) for line in lines)
+
+
+def ratios(benchmark: str, folder: Path = HERE) -> str:
+    """What each of the paper's methods keeps of MTL, ours beside the paper's, in Markdown."""
+    lines = ["| of MTL | " + " | ".join(HALVES) + " |", "|" + "---|" * (1 + len(HALVES))]
+    cells: dict[str, list[str]] = {}
+    for name in (benchmark, benchmark + SINGLE_PASS):
+        methods = read_methods(name, folder)
+        for method, metric, column in itertools.product(PAPERS, OF_HALVES, ("mean", "paper_mean")):
+            shares = [methods.get(m, {}).get(metric, {}).get(column) for m in (method, "mtl")]
+            share = f"{float(shares[0]) / float(shares[1]):.3f}" if all(shares) else ""
+            cells.setdefault(method, []).append(share)
+    for method, row in cells.items():
+        if method != "mtl" and any(row):
+            lines.append(f"| {label(method)} | " + " | ".join(row) + " |")
+    return "\n".join(re.sub(r"\|\s+(?=\|)", "|", line) for line in lines)
+
+
+MARKS = {"table": table, "halves": halves, "ratios": ratios}
+
+
 def with_tables(page: str, folder: Path = HERE) -> str:
-    """The page with the table of each benchmark that it marks."""
+    """The page with the tables of each benchmark that it marks."""
     return re.sub(
-        r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)",
-        lambda mark: mark[1] + table(mark[2], folder) + "\n" + mark[3],
+        r"(<!-- (" + "|".join(MARKS) + r"): (\S+) -->\n).*?(<!-- end -->)",
+        lambda mark: mark[1] + MARKS[mark[2]](mark[3], folder) + "\n" + mark[4],
         page,
         flags=re.DOTALL,
     )

@@ -34,7 +34,7 @@ def test_the_tables_are_those_of_the_files(page: ModuleType) -> None:
     for path in page.PAGES:
         text = path.read_text(encoding="utf-8")
         assert page.with_tables(text) == text, path.name
-        marks += text.count("<!-- table: ")
+        marks += sum(text.count(f"<!-- {mark}: ") for mark in page.MARKS)
     assert marks > 6
 
 
@@ -49,6 +49,46 @@ def test_a_column_without_a_number_is_left_out(page: ModuleType) -> None:
     head = page.table("split-cifar10").splitlines()[0]
     assert head.startswith("| method | average | forgetting | overall | changes | paper: average |")
     assert "paper" not in page.table("fashion-mnist-mnist")
+
+
+def halves_of(page: ModuleType, folder: Path) -> None:
+    """Two methods with 15 epochs, one of them in a single pass as well, MTL without the paper."""
+    means = {
+        "toy": {"mtl": (80.0, 64.0, 90.0), "hcl-fr": (60.0, 32.0, 72.0)},
+        "toy-single-pass": {"mtl": (50.0, 25.0, None)},
+    }
+    for benchmark, methods in means.items():
+        columns = ("average_accuracy", "overall_accuracy")
+        written = [
+            {"benchmark": benchmark, "method": method, "seeds": "1", "metric": metric}
+            | {"mean": f"{mean:.4f}", "std": "", "paper_mean": "" if paper is None else f"{paper}"}
+            for method, (average, overall, paper) in methods.items()
+            for metric, mean in zip(columns, (average, overall), strict=True)
+        ]
+        page.write_rows(folder / f"{benchmark}.csv", written)
+
+
+def test_both_halves_stand_side_by_side_and_beside_the_papers(
+    page: ModuleType, tmp_path: Path
+) -> None:
+    halves_of(page, tmp_path)
+    head, _, *lines = page.halves("toy", tmp_path).splitlines()
+    assert head.split(" | ")[1:4] == [
+        "average, 15 epochs",
+        "average, 15 epochs: paper",
+        "overall, 15 epochs",
+    ]
+    assert lines == [
+        "| MTL | 80.00 | 90.00 | 64.00 | 90.00 | 50.00 || 25.00 ||",
+        "| HCL-FR | 60.00 | 72.00 | 32.00 | 72.00 |||||",
+    ]
+
+
+def test_ratios_are_those_of_the_means_to_mtls(page: ModuleType, tmp_path: Path) -> None:
+    halves_of(page, tmp_path)
+    assert page.ratios("toy", tmp_path).splitlines()[2:] == [
+        "| HCL-FR | 0.750 | 0.800 | 0.500 | 0.800 |||||"
+    ]
 
 
 def known_numbers() -> set[str]:
