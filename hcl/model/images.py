@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from hcl.model.products import add_product, product, product_into
+
 Pixels = Literal["affine", "logit"]
 CACHED = 2**18  # numbers of one layer's activations, a megabyte in float32
 
@@ -385,16 +387,16 @@ class HighwayNetwork(nn.Sequential):
         matrix = taps(gain * last)
         kept = [columns]
         for span in self._spans(columns):
-            h = torch.addmm(start[:, None], first.flatten(1), columns[:, span]).relu_()
+            h = product(first.flatten(1), columns[:, span], start[:, None]).relu_()
             tensors = [h]
             for weight, bias in hidden:
-                both = torch.addmm(bias[:, None], weight.flatten(1), h)
+                both = product(weight.flatten(1), h, bias[:, None])
                 value, gate = both.chunk(2)
                 h = torch.lerp(h, value.relu_(), gate.sigmoid_())
                 tensors += [both, h]
             if keep:
                 kept += tensors
-            torch.mm(matrix, h, out=parts[:, span])
+            product_into(parts[:, span], matrix, h)
         out = sum_of_shifts(parts.view(-1, *shifted.shape[1:]))
         return samples(out.add_(end[:, None, None, None])), kept
 
@@ -418,7 +420,7 @@ class HighwayNetwork(nn.Sequential):
         ):
             inputs = [h, *layers[1::2]]  # of each layer behind the first
             add_product(of_last, parts[:, span], inputs[-1].T)
-            grad_h = matrix @ parts[:, span]
+            grad_h = product(matrix, parts[:, span])
             for index in reversed(range(len(hidden))):
                 before, both, after = inputs[index], layers[2 * index], inputs[index + 1]
                 of_both = torch.empty_like(both)
@@ -430,11 +432,11 @@ class HighwayNetwork(nn.Sequential):
                 relu_gradient(of_value, value)
                 add_product(sums[1 + index], of_both, before.T)
                 biases[1 + index].add_(of_both.sum(1))
-                grad_h.addmm_(hidden[index].flatten(1).T, of_both)
+                add_product(grad_h, hidden[index].flatten(1).T, of_both)
             relu_gradient(grad_h, h)
             add_product(sums[0], grad_h, columns[:, span].T)
             biases[0].add_(grad_h.sum(1))
-            torch.mm(reverse, grad_h, out=of_columns[:, span])
+            product_into(of_columns[:, span], reverse, grad_h)
         sums.append(of_last.mul_(gain).view(-1, 3, 3, len(h)).flip(1, 2).permute(0, 3, 1, 2))
         biases.append(grad.sum((1, 2, 3)).to(of_last.dtype))
         grads = [
@@ -449,14 +451,6 @@ class HighwayNetwork(nn.Sequential):
         """Parts of the pixels, so that a layer's activations stay in a core's cache."""
         count, length = columns.shape[1], max(1, CACHED // len(cast("nn.Conv2d", self[0]).weight))
         return [slice(start, min(start + length, count)) for start in range(0, count, length)]
-
-
-def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a b, of half precision perhaps, to ``total``, which never is."""
-    if a.dtype == total.dtype:
-        total.addmm_(a, b)
-    else:
-        total.add_(a @ b)
 
 
 def taps(weight: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from hcl.model.products import product, product_into
+
 # Layer sizes of each coupling's network: inputs, hidden layers, outputs.
 Sizes = tuple[tuple[int, ...], ...]
 # A network's layers, each with its weight (inputs, outputs) and its bias (outputs,).
@@ -96,9 +98,9 @@ def perceptron(x: Tensor, network: Network) -> list[Tensor]:
     """A multi-layer perceptron with ReLU: the input of each layer, then the output of the last."""
     activations = [x]
     for weight, bias in network[:-1]:
-        activations.append(torch.addmm(bias, activations[-1], weight).relu_())
+        activations.append(product(activations[-1], weight, bias).relu_())
     weight, bias = network[-1]
-    activations.append(torch.addmm(bias, activations[-1], weight))
+    activations.append(product(activations[-1], weight, bias))
     return activations
 
 
@@ -153,11 +155,11 @@ def couple_gradient(
     grad = torch.cat((grad_raw, grad_shift), dim=1)
     for index in reversed(range(len(network))):
         grad_weight, grad_bias = grad_network[index]
-        torch.mm(activations[index].T, grad, out=grad_weight)
+        product_into(grad_weight, activations[index].T, grad)
         torch.sum(grad, 0, out=grad_bias)
         if index > 0:
             grad = torch.ops.aten.threshold_backward(
-                grad @ network[index][0].T, activations[index], 0
+                product(grad, network[index][0].T), activations[index], 0
             )
     return grad_b, grad
 
@@ -254,7 +256,7 @@ class _Couplings(torch.autograd.Function):
                 grads[changed], grad_log_det, saved, layers[index], grad_layers[index], ctx.bound
             )
             if index > 0 or ctx.needs_input_grad[0]:
-                grads[given] = torch.addmm(grads[given], grad_hidden, layers[index][0][0].T)
+                grads[given] = product(grad_hidden, layers[index][0][0].T, grads[given])
         grad_x = torch.cat(grads, dim=1) if ctx.needs_input_grad[0] else None
         return grad_x, grad_weights, None, None, None
 
