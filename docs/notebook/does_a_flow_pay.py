@@ -54,6 +54,27 @@ class Samples(NamedTuple):
     t: Tensor  # task
 
 
+def load(tasks: Path, embeddings: Path) -> tuple[Samples, Samples, str]:
+    """Samples to learn from, those of the validation parts, and the benchmark's name."""
+    benchmark = on_validation(read_benchmark(tasks), TuneSettings())
+    parts: dict[str, list[Samples]] = {"train": [], "test": []}
+    for number, task in enumerate(benchmark.tasks):
+        source = read(embeddings / f"{task.dataset}.h5")
+        for which, mine in parts.items():
+            part = getattr(task, which)
+            x = tukey(torch.from_numpy(source.x[part.rows]), 0.5)
+            t = torch.full((len(x),), number)
+            mine.append(Samples(x, torch.from_numpy(part.y).long(), t))
+    shift, scale = scaling_of(parts["train"][0].x, "global")
+    train, test = (
+        Samples(*(torch.cat(column) for column in zip(*mine, strict=True)))
+        for mine in parts.values()
+    )
+    train = train._replace(x=(train.x - shift) / scale)
+    test = test._replace(x=(test.x - shift) / scale)
+    return train, test, benchmark.name
+
+
 class Gaussians:
     """A mean and a covariance for each pair, from samples of all of them."""
 
@@ -190,25 +211,10 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=40000, help="in an epoch, for all pairs")
     parser.add_argument("--head-epochs", type=int, default=8)
     options = parser.parse_args()
-    benchmark = on_validation(read_benchmark(options.tasks), TuneSettings())
-    parts: dict[str, list[Samples]] = {"train": [], "test": []}
-    for number, task in enumerate(benchmark.tasks):
-        source = read(options.embeddings / f"{task.dataset}.h5")
-        for name, mine in parts.items():
-            part = getattr(task, name)
-            x = tukey(torch.from_numpy(source.x[part.rows]), 0.5)
-            t = torch.full((len(x),), number)
-            mine.append(Samples(x, torch.from_numpy(part.y).long(), t))
-    shift, scale = scaling_of(parts["train"][0].x, "global")
-    train, test = (
-        Samples(*(torch.cat(column) for column in zip(*mine, strict=True)))
-        for mine in parts.values()
-    )
-    train = train._replace(x=(train.x - shift) / scale)
-    test = test._replace(x=(test.x - shift) / scale)
-    classes, tasks = int(train.y.max()) + 1, len(benchmark.tasks)
+    train, test, name = load(options.tasks, options.embeddings)
+    classes, tasks = int(train.y.max()) + 1, int(train.t.max()) + 1
     pairs, pair = classes * tasks, train.t * classes + train.y
-    print(f"| {benchmark.name}, seed {options.seed} | average | overall | processor |")
+    print(f"| {name}, seed {options.seed} | average | overall | processor |")
     print("| --- | --- | --- | --- |", flush=True)
     with one_thread():
         began = time.process_time()

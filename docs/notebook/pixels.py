@@ -7,7 +7,7 @@ python docs/notebook/pixels.py stream data/embeddings/mnist-28.h5 --memory funct
 ``pair`` learns to tell 2 from 3 with 500 training samples of each, ``ten`` all ten classes with 250
 of each. Both print accuracy on other training samples; and of the last batch bits per dimension,
 and how far latents lie from their means: |z − μ|² / D would be 1 of a perfect flow.
-``stream`` learns 0 and 1, then 2 and 3, and so on, with 500 samples of each, and prints the final
+``stream`` learns 0 and 1, then 2 and 3, and so on, and prints the final
 accuracy on the tasks' validation parts.
 """
 
@@ -70,7 +70,7 @@ def learn_stream(options: argparse.Namespace, flow: FlowSettings) -> None:
     settings = StreamSettings(
         tuple(TaskSettings("mnist", (2 * i, 2 * i + 1)) for i in range(options.tasks)),
         epochs=options.epochs,
-        samples_per_class=500,
+        samples_per_class=options.samples,
     )
     benchmark = on_validation(make_benchmark("trial", settings, found, "trial"), TuneSettings())
     memory = {
@@ -114,6 +114,7 @@ def main() -> None:
     parser.add_argument("--dense", type=int, default=0, help="couplings of all values at once")
     parser.add_argument("--clip", type=float, help="of the method")
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--samples", type=int, default=500, help="of each class of a stream")
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--alpha", type=float, default=1.0)
     parser.add_argument("--draws", choices=("prior", "measured"), default="prior")
