@@ -29,6 +29,7 @@ def is_fit(a: Tensor, b: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and a.dtype == b.dtype == torch.float32
         and a.is_cpu
+        and a.numel() > 0
         and b.is_cpu
         and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad))
     )

@@ -68,6 +68,13 @@ def test_add_product_sums_half_precision_in_whole() -> None:
     torch.testing.assert_close(total, 1 + a @ b, rtol=0.05, atol=0.1)
 
 
+def test_no_samples_are_no_error() -> None:
+    none, weight = torch.empty(0, SIDE), drawn(SIDE, SIDE)
+    assert product(none, weight, drawn(SIDE)).shape == (0, SIDE)
+    product_into(out := torch.ones(SIDE, SIDE), none.T, none)
+    assert not out.any()
+
+
 def test_a_gradient_is_taken_where_one_is_asked_for() -> None:
     a, b = drawn(3, SIDE), drawn(SIDE, SIDE, seed=1).requires_grad_()
     product(a, b).sum().backward()
