@@ -39,7 +39,7 @@ def test_the_tables_are_those_of_the_files(page: ModuleType) -> None:
 
 
 def test_a_mark_without_a_table_takes_one_and_leaves_the_text_between(page: ModuleType) -> None:
-    mark = "<!-- table: split-cifar10 -->\n<!-- end -->\n"
+    mark = "<!-- table: split-cifar10-bound-3 -->\n<!-- end -->\n"
     filled = page.with_tables(f"{mark}between\n{mark}")
     assert filled.count("| MTL, 1 seed | 92.74 |") == 2
     assert "<!-- end -->\nbetween\n<!-- table" in filled
