@@ -7,8 +7,8 @@ python docs/notebook/pixels.py stream data/embeddings/mnist-28.h5 --memory funct
 ``pair`` learns to tell 2 from 3 with 500 training samples of each, ``ten`` all ten classes with 250
 of each. Both print accuracy on other training samples; and of the last batch bits per dimension,
 and how far latents lie from their means: |z − μ|² / D would be 1 of a perfect flow.
-``stream`` learns 0 and 1, then 2 and 3, and so on, and prints the final
-accuracy on the tasks' validation parts.
+``stream`` learns 0 and 1, then 2 and 3, and so on, and prints the final accuracy on the tasks'
+validation parts.
 """
 
 from __future__ import annotations
