@@ -114,6 +114,7 @@ def main() -> None:
     parser.add_argument("--bound", type=float, default=0.5)
     parser.add_argument("--spread", type=float, default=4.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--out", type=Path, required=True, help="CSV to which rows are added")
     options = parser.parse_args()
     settings = TuneSettings(samples_per_task=options.samples)
@@ -126,7 +127,7 @@ def main() -> None:
     names = {task.dataset for task in benchmark.tasks}
     embeddings = {name: read(options.embeddings / f"{name}.h5") for name in names}
     method = FlowMethod(memory=memory_of(options), learning_rate_decay=options.rate_decay)
-    flow = FlowSettings(bound=options.bound, spread=options.spread)
+    flow = FlowSettings(bound=options.bound, spread=options.spread, precision=options.precision)
     training = TrainingSettings(learning_rate=options.rate, weight_decay=options.weight_decay)
     job = Job(benchmark, embeddings, options.memory, method, flow, training, options.seed)
     with one_thread():

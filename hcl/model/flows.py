@@ -67,7 +67,7 @@ def build_flow(settings: FlowSettings, shape: tuple[int, ...], generator: torch.
     if settings.kind == "realnvp":
         if len(shape) != 1:
             raise ValueError(f"shape: a vector flow takes (D,), found {shape}")
-        return RealNVP(
+        flow: RealNVP | ImageFlow = RealNVP(
             shape[0],
             couplings=settings.couplings,
             hidden=settings.hidden,
@@ -76,7 +76,8 @@ def build_flow(settings: FlowSettings, shape: tuple[int, ...], generator: torch.
             spread=settings.spread,
             generator=generator,
         )
-    flow = build_image_flow(settings, shape, generator)
+    else:
+        flow = build_image_flow(settings, shape, generator)
     if settings.precision == "bfloat16":
         flow.set_precision(torch.bfloat16)
     return flow

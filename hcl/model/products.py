@@ -36,7 +36,12 @@ def is_fit(a: Tensor, b: Tensor) -> bool:
 
 
 def product(a: Tensor, b: Tensor, addend: Tensor | None = None) -> Tensor:
-    """a b, with ``addend`` added, which ``torch.addmm`` would take."""
+    """a b, with ``addend`` added, which ``torch.addmm`` would take.
+
+    An addend of higher precision than a and b gives its own to the sum.
+    """
+    if addend is not None and addend.dtype != a.dtype:
+        return addend + a @ b
     if b.numel() < LEAST or not is_fit(a, b):
         return a @ b if addend is None else torch.addmm(addend, a, b)
     if addend is None or addend.dim() == 1:
@@ -45,8 +50,10 @@ def product(a: Tensor, b: Tensor, addend: Tensor | None = None) -> Tensor:
 
 
 def product_into(out: Tensor, a: Tensor, b: Tensor) -> None:
-    """Write a b to ``out``."""
-    if out.numel() < LEAST or not is_fit(a, b):
+    """Write a b, of half precision perhaps, to ``out``, which never is."""
+    if a.dtype != out.dtype:
+        out.copy_(a @ b)
+    elif out.numel() < LEAST or not is_fit(a, b):
         torch.mm(a, b, out=out)
     else:
         out.copy_(_by_onednn(a, b))

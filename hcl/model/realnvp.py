@@ -94,13 +94,40 @@ class Layers:
         return self.views
 
 
+class Lowered:
+    """A copy of the weights in lower precision, made anew for each pass, in memory that stays."""
+
+    def __init__(self, sizes: Sizes, precision: torch.dtype) -> None:
+        self.precision = precision
+        self.layers = Layers(sizes)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lowered:
+        return Lowered(self.layers.sizes, self.precision)
+
+    def copied(self, weights: Tensor) -> list[Network]:
+        """The layers of ``weights``, as they are now."""
+        if torch.compiler.is_compiling():
+            return self.layers.of(weights.to(self.precision))
+        kept = self.layers.weights
+        if kept.shape != weights.shape or kept.device != weights.device:
+            kept = torch.empty_like(weights, dtype=self.precision)
+        return self.layers.of(kept.copy_(weights))
+
+    def of(self, weights: Tensor) -> list[Network]:
+        """What ``copied`` gave for ``weights``, which have not changed since."""
+        return self.copied(weights) if torch.compiler.is_compiling() else self.layers.views
+
+
 def perceptron(x: Tensor, network: Network) -> list[Tensor]:
-    """A multi-layer perceptron with ReLU: the input of each layer, then the output of the last."""
-    activations = [x]
+    """A multi-layer perceptron with ReLU: the input of each layer, then the output of the last.
+
+    A network of lower precision than x gives its output, which is not made in place, in that of x.
+    """
+    activations = [x.to(network[0][0].dtype)]
     for weight, bias in network[:-1]:
         activations.append(product(activations[-1], weight, bias).relu_())
     weight, bias = network[-1]
-    activations.append(product(activations[-1], weight, bias))
+    activations.append(product(activations[-1], weight, bias).to(x.dtype))
     return activations
 
 
@@ -152,11 +179,11 @@ def couple_gradient(
     grad_shift, grad_b = grad_b, grad_b * scale
     # ∂ log_scale / ∂ raw = (bound / room)²
     grad_raw = torch.addcmul(grad_log_det[:, None], grad_b, b).div_(room).div_(room).mul_(bound**2)
-    grad = torch.cat((grad_raw, grad_shift), dim=1)
+    grad = torch.cat((grad_raw, grad_shift), dim=1).to(network[0][0].dtype)
     for index in reversed(range(len(network))):
         grad_weight, grad_bias = grad_network[index]
         product_into(grad_weight, activations[index].T, grad)
-        torch.sum(grad, 0, out=grad_bias)
+        torch.sum(grad, 0, dtype=grad_bias.dtype, out=grad_bias)
         if index > 0:
             grad = torch.ops.aten.threshold_backward(
                 product(grad, network[index][0].T), activations[index], 0
@@ -230,11 +257,13 @@ class _Couplings(torch.autograd.Function):
         x: Tensor,
         weights: Tensor,
         layers: Layers,
+        lowered: Lowered | None,
         bound: float,
         memory: GradientMemory,
     ) -> tuple[Tensor, Tensor]:
-        z, log_det, kept = couple_all(x, layers.of(weights), bound, keep=True)
-        ctx.layers, ctx.bound, ctx.memory = layers, bound, memory
+        taken = layers.of(weights) if lowered is None else lowered.copied(weights)
+        z, log_det, kept = couple_all(x, taken, bound, keep=True)
+        ctx.layers, ctx.lowered, ctx.bound, ctx.memory = layers, lowered, bound, memory
         ctx.save_for_backward(weights, *kept)
         return z, log_det
 
@@ -242,9 +271,9 @@ class _Couplings(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, grad_z: Tensor, grad_log_det: Tensor
-    ) -> tuple[Tensor | None, Tensor, None, None, None]:
-        weights, *kept = ctx.saved_tensors
-        layers = ctx.layers.of(weights)
+    ) -> tuple[Tensor | None, Tensor, None, None, None, None]:
+        weights, *kept = ctx.saved_tensors  # an error where weights changed since
+        layers = (ctx.lowered or ctx.layers).of(weights)
         count = len(kept) // len(layers)
         grad_weights = ctx.memory.empty_like(weights)
         grad_layers = networks(grad_weights, ctx.layers.sizes)
@@ -258,7 +287,7 @@ class _Couplings(torch.autograd.Function):
             if index > 0 or ctx.needs_input_grad[0]:
                 grads[given] = product(grad_hidden, layers[index][0][0].T, grads[given])
         grad_x = torch.cat(grads, dim=1) if ctx.needs_input_grad[0] else None
-        return grad_x, grad_weights, None, None, None
+        return grad_x, grad_weights, None, None, None, None
 
 
 class RealNVP(nn.Module):
@@ -311,6 +340,7 @@ class RealNVP(nn.Module):
             for index in range(couplings)
         )
         self._layers = Layers(self.sizes)
+        self._lowered: Lowered | None = None
         self._memory = GradientMemory()
         count = sum((i + 1) * o for network in self.sizes for i, o in pairwise(network))
         self.weights = nn.Parameter(torch.zeros(count))
@@ -329,6 +359,14 @@ class RealNVP(nn.Module):
         """Set the fixed first layer, z = (x − shift) / scale; see ``Scaling``."""
         self.scaling.set(shift, scale)
 
+    def set_precision(self, precision: torch.dtype | None) -> None:
+        """Run the couplings' networks in ``precision`` in training; with None as they are.
+
+        All else, log-determinants above all, keeps the precision of x; so do answers and draws, for
+        which no gradient is taken, so that a draw is where its latent was.
+        """
+        self._lowered = None if precision is None else Lowered(self.sizes, precision)
+
     @torch.no_grad()
     def initialise(self, x: Tensor) -> None:
         """Set the fixed first layer from data: its mean by feature, one scale for all features.
@@ -343,7 +381,9 @@ class RealNVP(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x, log_det = self.scaling(x)
         if torch.is_grad_enabled():
-            z, term = _Couplings.apply(x, self.weights, self._layers, self.bound, self._memory)
+            z, term = _Couplings.apply(
+                x, self.weights, self._layers, self._lowered, self.bound, self._memory
+            )
         else:
             z, term, _ = couple_all(x, self._layers.of(self.weights), self.bound, keep=False)
         return z, log_det + term

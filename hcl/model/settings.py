@@ -36,9 +36,9 @@ class FlowSettings:
             ``realnvp``: 0 starts the flow as the identity, above it as a random map.
         pixels: what a flow on images does to its bytes first: ``affine``, or ``logit``, which
             widens the noise of black and white pixels and suits drawings such as MNIST.
-        precision: of the coupling networks of a flow on images, in training steps: ``float32``, or
-            ``bfloat16``, which is faster where the processor or the GPU has it. Log-determinants,
-            answers and draws are float32 in any case.
+        precision: of the coupling networks, but those of ``dense``, in training steps: ``float32``,
+            or ``bfloat16``, which is faster where the processor or the GPU has it.
+            Log-determinants, answers and draws are float32 in any case.
         dense: couplings of all values at once, behind the scales of a flow on images, each with one
             hidden layer of ``dense_hidden``. Where a flow has few couplings and few steps, they put
             its latents where the means are: docs/notebook/dense.md. Paper: none.
@@ -63,10 +63,6 @@ class FlowSettings:
             raise ValueError(f"scales: a flow on vectors has 1, found {self.scales}")
         if self.kind == "realnvp" and self.pixels != "affine":
             raise ValueError(f"pixels: a flow on vectors has none, found {self.pixels}")
-        if self.kind == "realnvp" and self.precision != "float32":
-            raise ValueError(
-                f"precision: a flow on vectors is trained in float32, found {self.precision}"
-            )
         if self.kind == "realnvp" and self.dense != 0:
             raise ValueError(f"dense: a flow on vectors is dense already, found {self.dense}")
         if self.kind != "realnvp" and self.spread != 0:
