@@ -92,7 +92,7 @@ def memory_of(options: argparse.Namespace) -> MemorySettings:
         "all": AllData(),
         "buffer": BufferSettings(),
         "generative": GenerativeSettings(),
-        "functional": FunctionalSettings(alpha=options.alpha),
+        "functional": FunctionalSettings(alpha=options.alpha, draws=options.draws),
     }[options.memory]
 
 
@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--memory", choices=MEMORIES, default="all")
     parser.add_argument("--alpha", type=float, default=10.0)
+    parser.add_argument("--draws", choices=("prior", "measured"), default="prior")
     parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--rate-decay", type=float, default=0.0, help="learning_rate_decay")
     parser.add_argument("--weight-decay", type=float, default=1e-3)
