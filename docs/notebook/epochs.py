@@ -91,7 +91,7 @@ def memory_of(options: argparse.Namespace) -> MemorySettings:
     return {
         "all": AllData(),
         "buffer": BufferSettings(),
-        "generative": GenerativeSettings(),
+        "generative": GenerativeSettings(draws=options.draws),
         "functional": FunctionalSettings(alpha=options.alpha, draws=options.draws),
     }[options.memory]
 
