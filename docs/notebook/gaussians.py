@@ -4,7 +4,8 @@
 
 One stream is learned for each seed, as `hcl train` of `hcl-plus-ta` learns it. The sums that it
 leaves hold every variant: each is a rule made of them with one part taken away. `--power 1` leaves
-out Tukey's transform, `--rank` keeps more or fewer directions. What each answers at the end of the
+out Tukey's transform, `--rank` keeps more or fewer directions, `--lift`, `--projections` and
+`--penalty` are the regression's. What each answers at the end of the
 stream is scored on the validation part and on the test part; nothing is chosen by either.
 """
 
@@ -24,6 +25,7 @@ from hcl.evaluate import metrics
 from hcl.learn.plus.gaussians import Densities, Spreads
 from hcl.learn.plus.learner import PlusLearner
 from hcl.learn.plus.measured import Rule
+from hcl.learn.plus.settings import GaussiansRule
 from hcl.records.tasks import Benchmark
 from hcl.train.loop import Job, build_learner
 from hcl.train.streams import Stream
@@ -33,7 +35,8 @@ from stages.inputs import read_inputs, read_run_asked
 def variants(learner: PlusLearner) -> dict[str, Any]:
     """Rules of the learner's sums, by name."""
     whole, moments = learner.gaussians(), learner.moments
-    chosen, ridge = whole.chosen, moments.ridge_scores(1e-2)
+    assert isinstance(learner.settings.rule, GaussiansRule)
+    chosen, ridge = whole.chosen, moments.ridge_scores(learner.settings.rule.penalty)
     one = Spreads(learner.flow.size, 0, moments.counts.device)
     one.add_classes(len(moments.counts))
     pooled = Densities(moments, one, None, chosen.shrinkage)
@@ -118,6 +121,9 @@ def main() -> None:
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--power", type=float)
     parser.add_argument("--rank", type=int)
+    parser.add_argument("--lift", choices=("random", "kernel"))
+    parser.add_argument("--projections", type=int)
+    parser.add_argument("--penalty", type=float)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     name = "hcl-plus-ta"
@@ -132,11 +138,11 @@ def main() -> None:
         "validation": dataclasses.replace(benchmark, tasks=tuple(held_out)),
         "test": benchmark,
     }
-    if asked.power is not None:
-        method = dataclasses.replace(method, power=asked.power)
-    if asked.rank is not None:
-        rule = dataclasses.replace(method.rule, rank=asked.rank)
-        method = dataclasses.replace(method, rule=rule)
+    given = {key: value for key, value in vars(asked).items() if value is not None}
+    for_rule = {key: given[key] for key in ("rank", "penalty") if key in given}
+    for_method = {key: given[key] for key in ("power", "lift", "projections") if key in given}
+    rule = dataclasses.replace(method.rule, **for_rule)
+    method = dataclasses.replace(method, rule=rule, **for_method)
     for seed in asked.seeds:
         start = time.process_time()
         job = Job(benchmark, inputs.embeddings, name, method, inputs.flow, inputs.training, seed)

@@ -122,7 +122,7 @@ def test_the_lift_stands_beside_the_latents():
     z = torch.randn(5, SIZE)
     lifted = made.lifted(z)
     torch.testing.assert_close(lifted[:, :SIZE], z)
-    torch.testing.assert_close(lifted[:, SIZE:], (z @ made.lift).clamp(min=0))
+    torch.testing.assert_close(lifted[:, SIZE:], (z @ made.lift.weights).clamp(min=0))
     assert made.moments.gram.shape == (SIZE + 7, SIZE + 7)
 
 

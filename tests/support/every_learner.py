@@ -47,6 +47,7 @@ TOLD = {
     "joint": JointMethod(hidden=16, epochs=2, batch_size=32),
     "curl": CurlMethod(encoder=(16,), decoder=(16,), latents=4),
     "hcl-plus-ridge": PlusMethod(projections=20, rule=RidgeRule()),
+    "hcl-plus-kernel": PlusMethod(projections=20, lift="kernel", rule=RidgeRule(penalty=1e-3)),
     "hcl-plus-first": PlusMethod(projections=20, rule=RidgeRule(), flow=LearnsFirst()),
     "hcl-plus-all": PlusMethod(projections=20, flow=LearnsAll(alpha=1.0), rule=GaussianRule()),
 }

@@ -37,6 +37,7 @@ METHODS = {
     "hcl-plus-ta": PlusMethod(
         flow=LearnsAll(alpha=1.0), projections=20, detection=CalibratedSettings()
     ),
+    "hcl-plus-kernel-ta": PlusMethod(lift="kernel", projections=20, detection=CalibratedSettings()),
     "hcl-fr-auto": FlowMethod(memory=FunctionalSettings(), detection=CalibratedSettings()),
     "hcl-fr-measured": FlowMethod(memory=FunctionalSettings(draws="measured")),
     "er": FlowMethod(memory=BufferSettings(size=30)),
@@ -97,7 +98,7 @@ def kill_and_go_on(job: Job, name: str, tmp_path: Path) -> Entry:
     process.join()
     assert process.exitcode == 0
     assert stopped.run.read_bytes() == whole.run.read_bytes()
-    if name not in ("curl", "hcl-plus-ta"):
+    if name not in ("curl", "hcl-plus-ta", "hcl-plus-kernel-ta"):
         assert stopped.model.read_bytes() == whole.model.read_bytes()
     assert not stopped.checkpoint.exists()
     return stopped
@@ -106,7 +107,11 @@ def kill_and_go_on(job: Job, name: str, tmp_path: Path) -> Entry:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_killed_run_ends_with_the_same_bytes(name, tmp_path):
     stopped = kill_and_go_on(make_job(name), name, tmp_path)
-    if name not in ("hcl-plus-ta", "hcl-fr-auto"):  # which let batches under suspicion wait
+    if name not in (
+        "hcl-plus-ta",
+        "hcl-plus-kernel-ta",
+        "hcl-fr-auto",
+    ):  # which let batches under suspicion wait
         assert len(read_run(stopped.run).loss) == 100
     if name.endswith("-ta"):
         assert read_run(stopped.run).trace.verdict.any()

@@ -5,8 +5,8 @@ Beyond the paper, each with a parameter:
 * **Measured moments.** The paper draws μ_{y,t} at random and bends the flow until each class lies
   there, in a Gaussian of unit covariance. Here the mean of each (class, task) pair and one
   covariance Σ within all of them are streamed as the data comes (``hcl.learn.moments``).
-* **Tukey's transform** of the embeddings (``power``), and **a lift** φ(z) = (z, max(0, zR)) with R
-  fixed and random (``projections``): sums of φ give a boundary that is not linear in z.
+* **Tukey's transform** of the embeddings (``power``), and **a lift** (``projections``, ``lift``):
+  sums of φ(z) = (z, h(z)) give a boundary that is not linear in z (``hcl.learn.plus.lift``).
 * **The rule** (``rule``): ridge regression of the pairs' indicators on φ, or Bayes' rule with
   N(φ; m_c, Σ), which without the lift and the transform is LDA. Both come from the same sums.
 * **The flow** (``flow``) is the identity by default, z = scaled x, because learning it has not paid
@@ -17,11 +17,11 @@ Beyond the paper, each with a parameter:
   (``hcl.learn.plus.whose``).
 
 Kept: G of φ(z), (D + M)² numbers, whatever the number of tasks, and of long streams once more in
-double precision; R; one sum of D + M numbers for each pair, and of the measured Gaussians up to 2 r
-D; and, where the flow learns, the flow and one snapshot. Of samples, at most the last 512, until
-they are taken in, the batches that wait for the detector's verdict, up to 1,024 without a label
-that wait for their share, and of the last million 8 bytes each, by which one that comes again is
-known.
+double precision; the lift's R or landmarks; one sum of D + M numbers for each pair, and of the
+measured Gaussians up to 2 r D; and, where the flow learns, the flow and one snapshot. Of samples,
+at most the last 512, until they are taken in, the batches that wait for the detector's verdict, up
+to 1,024 without a label that wait for their share, and of the last million 8 bytes each, by which
+one that comes again is known.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from hcl.learn.contract import (
 )
 from hcl.learn.fitting import FITTING_SAMPLES, check_labels, fitted_model, tukey
 from hcl.learn.moments import Inverse, LinearScores, Moments
+from hcl.learn.plus.lift import KernelLift, Lift, RandomLift, landmarks, random_weights
 from hcl.learn.plus.measured import Measured, Rule
 from hcl.learn.plus.settings import (
     GaussianRule,
@@ -83,9 +84,12 @@ def build(method: PlusMethod, start: Start) -> PlusLearner:
             f"belongs: is sample, and unlabelled {method.unlabelled:g}: whose a sample is, is "
             "inferred with its label, which not all samples of the stream have. Take unlabelled: 0."
         )
+    with torch.no_grad():
+        z, _ = model.flow(first.to(start.device))
     return PlusLearner(
         model,
         method,
+        first=z,
         generator=start.generator("draws"),
         partly_labelled=start.partly_labelled,
         own_classes=start.only_seen,
@@ -108,6 +112,7 @@ class PlusLearner:
     Args:
         model: its flow is used; its latent mixture stays without tasks.
         settings: the parts.
+        first: latents of the first samples; a lift by a kernel needs them.
         learning_rate: of Adam.
         weight_decay: of Adam (L2).
         generator: for the lift and replay.
@@ -120,6 +125,7 @@ class PlusLearner:
         model: HybridModel,
         settings: PlusMethod,
         *,
+        first: Tensor | None = None,
         learning_rate: float,
         weight_decay: float,
         generator: torch.Generator,
@@ -138,8 +144,13 @@ class PlusLearner:
         # The lift, the features' sums of squares, a copy to solve and an inverse: in float32.
         needed = 4 * settings.projections * (3 * settings.projections + size)
         check_memory(needed, f"{settings.projections:,} random features", "projections")
-        lift = torch.randn(size, settings.projections, generator=generator, device=device)
-        self.lift = lift / size**0.5
+        if settings.lift == "kernel":
+            if first is None:
+                raise ValueError("lift: is kernel, which needs the first samples")
+            weights = landmarks(first, settings.projections, generator)
+        else:
+            weights = random_weights(size, settings.projections, generator)
+        self.lift = self._lift_of(weights)
         self.moments = Moments(size + settings.projections, device)
         self.optimiser = Adam(self.flow.parameters(), learning_rate, weight_decay)
         self.snapshot: HybridModel | None = None
@@ -338,11 +349,14 @@ class PlusLearner:
         z = torch.addmm(means, noise, self.replay_factor.T)
         return self.snapshot.flow.inverse(z)[0], z
 
+    def _lift_of(self, weights: Tensor) -> Lift:
+        return KernelLift(weights) if self.settings.lift == "kernel" else RandomLift(weights)
+
     def lifted(self, z: Tensor) -> Tensor:
-        """φ(z) = (z, max(0, zR))."""
-        if not self.lift.shape[1]:
+        """φ(z): z, and its lift beside it."""
+        if not self.settings.projections:
             return z
-        return torch.cat((z, (z @ self.lift.to(z)).relu_()), dim=1)
+        return torch.cat((z, self.lift(z)), dim=1)
 
     @torch.no_grad()
     def scores(self, x: Tensor, flow: Flow | None = None) -> Tensor:
@@ -426,7 +440,7 @@ class PlusLearner:
             "given": list(self.given),
             "num_tasks": self.num_tasks,
             "model": self.model.state_dict(),
-            "lift": self.lift,
+            "lift": self.lift.weights,
             "moments": self.moments.state(),
             "measured": self.measured.state(),
             "optimiser": self.optimiser.state_dict(),
@@ -449,7 +463,7 @@ class PlusLearner:
         self.task, self.num_tasks = state["task"], state["num_tasks"]
         self.given = list(state["given"])
         self.model.load(state["model"])
-        self.lift = state["lift"]
+        self.lift = self._lift_of(state["lift"])
         self.moments.restore(state["moments"])
         self.measured.restore(state["measured"])
         self.optimiser.load_state_dict(state["optimiser"])

@@ -134,7 +134,10 @@ class PlusMethod:
         kind: ``plus``.
         power: p of Tukey's transform sign(x)·|x|^p of the embeddings, before anything else; pooled
             activations are skewed, a root makes them more alike to a Gaussian. 1 leaves it out.
-        projections: M, random features of the lift; 0 leaves it out.
+        projections: M, features of the lift; 0 leaves it out.
+        lift: ``random`` features, of use from the first sample on; or those of a Gaussian's
+            ``kernel``, at landmarks drawn from the moments of the first task's first samples, of
+            which it wants some hundred.
         rule: how sums become scores.
         flow: whether the flow learns; without it, it stays the identity.
         unlabelled: weight of a sample without a label, which is shared out between the classes of
@@ -147,6 +150,7 @@ class PlusMethod:
     kind: Literal["plus"] = "plus"
     power: Fraction = 0.5
     projections: Annotated[int, Range(0, 1_000_000)] = 4000
+    lift: Literal["random", "kernel"] = "random"
     rule: GaussiansRule | RidgeRule | GaussianRule = field(default_factory=GaussiansRule)
     flow: LearnsFirst | LearnsAll | None = None
     unlabelled: Weight = 0.0
