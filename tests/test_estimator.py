@@ -363,6 +363,38 @@ def test_numbers_of_numpy_are_numbers():
     assert classifier.fit(np.eye(4), [0, 1, 0, 1]).predict(np.eye(4)).tolist() == [0, 1, 0, 1]
 
 
+def test_a_kernel_tells_a_ball_from_the_shell_around_it_and_is_saved(tmp_path):
+    X = np.random.default_rng(0).normal(size=(1200, 6))
+    length = np.linalg.norm(X, axis=1)
+    y = (length > np.median(length)).astype(int)
+    right = {}
+    for projections in (0, 200):
+        made = HCLPlusClassifier(
+            rule="ridge", lift="kernel", ridge=1e-3, power=1.0, projections=projections
+        )
+        right[projections] = made.fit(X[:800], y[:800]).score(X[800:], y[800:])
+    assert right[0] < 0.6
+    assert right[200] > 0.9
+    made.save(tmp_path / "kernel.safetensors")
+    again = HCLPlusClassifier.load(tmp_path / "kernel.safetensors")
+    np.testing.assert_array_equal(again.decision_function(X), made.decision_function(X))
+    np.testing.assert_array_equal(
+        again.partial_fit(X[800:], y[800:]).decision_function(X),
+        made.partial_fit(X[800:], y[800:]).decision_function(X),
+    )
+
+
+def test_a_state_from_before_a_parameter_was_there_has_its_default():
+    X = np.random.default_rng(0).normal(size=(64, 4))
+    made = HCLPlusClassifier(projections=9, random_state=0).fit(X, X[:, 0] > 0)
+    state = made.__getstate__()
+    del state["lift"]
+    old = HCLPlusClassifier.__new__(HCLPlusClassifier)
+    old.__setstate__(state)
+    assert old.lift == "random"
+    np.testing.assert_array_equal(old.predict(X), made.predict(X))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["gaussians", "ridge", "gaussian"])
 @pytest.mark.parametrize("at_once", [1, 2, 3])
@@ -565,8 +597,9 @@ def growing(seed: int = 0):
         HCLClassifier(**GROWN),
         HCLClassifier(**GROWN, memory="generative", draws="measured"),
         HCLPlusClassifier(random_state=0, projections=50),
+        HCLPlusClassifier(random_state=0, projections=50, lift="kernel", ridge=1e-3),
     ],
-    ids=["hcl", "hcl-measured", "hcl-plus"],
+    ids=["hcl", "hcl-measured", "hcl-plus", "hcl-plus-kernel"],
 )
 def test_a_label_that_was_never_seen_is_one_more_class(classifier):
     classifier = clone(classifier)

@@ -84,18 +84,17 @@ def build(method: PlusMethod, start: Start) -> PlusLearner:
             f"belongs: is sample, and unlabelled {method.unlabelled:g}: whose a sample is, is "
             "inferred with its label, which not all samples of the stream have. Take unlabelled: 0."
         )
-    with torch.no_grad():
-        z, _ = model.flow(first.to(start.device))
-    return PlusLearner(
+    learner = PlusLearner(
         model,
         method,
-        first=z,
         generator=start.generator("draws"),
         partly_labelled=start.partly_labelled,
         own_classes=start.only_seen,
         learning_rate=rates["learning_rate"],
         weight_decay=rates["weight_decay"],
     )
+    learner.fit_lift(first.to(start.device))
+    return learner
 
 
 def as_gaussians(rule: GaussiansRule | RidgeRule | GaussianRule) -> GaussiansRule:
@@ -112,7 +111,6 @@ class PlusLearner:
     Args:
         model: its flow is used; its latent mixture stays without tasks.
         settings: the parts.
-        first: latents of the first samples; a lift by a kernel needs them.
         learning_rate: of Adam.
         weight_decay: of Adam (L2).
         generator: for the lift and replay.
@@ -125,7 +123,6 @@ class PlusLearner:
         model: HybridModel,
         settings: PlusMethod,
         *,
-        first: Tensor | None = None,
         learning_rate: float,
         weight_decay: float,
         generator: torch.Generator,
@@ -144,13 +141,11 @@ class PlusLearner:
         # The lift, the features' sums of squares, a copy to solve and an inverse: in float32.
         needed = 4 * settings.projections * (3 * settings.projections + size)
         check_memory(needed, f"{settings.projections:,} random features", "projections")
+        shape = (size, settings.projections)
         if settings.lift == "kernel":
-            if first is None:
-                raise ValueError("lift: is kernel, which needs the first samples")
-            weights = landmarks(first, settings.projections, generator)
+            self.lift = self._lift_of(torch.zeros(shape, device=device))  # until ``fit_lift``
         else:
-            weights = random_weights(size, settings.projections, generator)
-        self.lift = self._lift_of(weights)
+            self.lift = self._lift_of(random_weights(*shape, generator))
         self.moments = Moments(size + settings.projections, device)
         self.optimiser = Adam(self.flow.parameters(), learning_rate, weight_decay)
         self.snapshot: HybridModel | None = None
@@ -348,6 +343,17 @@ class PlusLearner:
         means = self.moments.means(self.flow.size)[task * self.num_classes + y].float()
         z = torch.addmm(means, noise, self.replay_factor.T)
         return self.snapshot.flow.inverse(z)[0], z
+
+    @torch.no_grad()
+    def fit_lift(self, first: Tensor) -> None:
+        """Draw the landmarks of a kernel's lift, before anything is learned.
+
+        Args:
+            first: samples after Tukey's transform, by whose moments they are drawn.
+        """
+        if self.settings.lift == "kernel":
+            z, _ = self.flow(first)
+            self.lift = self._lift_of(landmarks(z, self.settings.projections, self.generator))
 
     def _lift_of(self, weights: Tensor) -> Lift:
         return KernelLift(weights) if self.settings.lift == "kernel" else RandomLift(weights)
