@@ -3,6 +3,7 @@
     python benchmarks/cost.py                          100, 300 and 1,000 classes, tasks of 100
     python benchmarks/cost.py --classes 1000 --per-task 10 --samples 20
     python benchmarks/cost.py --projections 4000       with the regression on a lift
+    python benchmarks/cost.py --projections 4000 --lift kernel
 
 Synthetic latents of 1,280 features, each class a Gaussian with directions of its own. A line is
 one number of classes: time to learn one sample, mean over the stream and over its last tenth; what
@@ -37,11 +38,9 @@ def numbers_in(state: object) -> int:
     return 0
 
 
-def measure(classes: int, per_task: int, samples: int, projections: int, rank: int) -> str:
+def measure(classes: int, per_task: int, samples: int, settings: PlusMethod) -> str:
     generator = torch.Generator().manual_seed(0)
     model = build_model(IDENTITY, (SIZE,), per_task, generator)
-    rule = GaussiansRule(rank=rank, regression=None if projections else 0.0)
-    settings = PlusMethod(power=1.0, projections=projections, rule=rule)
     learner = PlusLearner(model, settings, learning_rate=0.0, weight_decay=0.0, generator=generator)
     places = 0.35 * torch.randn(classes, SIZE, generator=generator)
     own = torch.randn(classes, 8, SIZE, generator=generator) / 8**0.5
@@ -51,6 +50,7 @@ def measure(classes: int, per_task: int, samples: int, projections: int, rank: i
         noise = torch.randn(len(of), SIZE, generator=generator)
         return places[of] + noise + torch.einsum("nk,nkd->nd", along, own[of])
 
+    learner.fit_lift(drawn(torch.arange(4096) % per_task))
     spent: list[float] = []
     for task in range(classes // per_task):
         order = torch.randperm(per_task * samples, generator=generator) % per_task
@@ -87,11 +87,14 @@ def main() -> None:
     parser.add_argument("--per-task", type=int, default=100)
     parser.add_argument("--samples", type=int, default=50, help="of each class")
     parser.add_argument("--projections", type=int, default=0)
+    parser.add_argument("--lift", choices=("random", "kernel"), default="random")
     parser.add_argument("--rank", type=int, default=64)
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    rule = GaussiansRule(rank=asked.rank, regression=None if asked.projections else 0.0)
+    settings = PlusMethod(power=1.0, projections=asked.projections, lift=asked.lift, rule=rule)
     for classes in asked.classes:
-        said = measure(classes, asked.per_task, asked.samples, asked.projections, asked.rank)
+        said = measure(classes, asked.per_task, asked.samples, settings)
         print(said, flush=True)
 
 
