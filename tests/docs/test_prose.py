@@ -63,7 +63,8 @@ def test_the_readme_is_read_in_one_go() -> None:
 
 
 def test_the_results_are_read_in_one_go() -> None:
-    assert len((DOCS / "results.md").read_text(encoding="utf-8").split()) <= 1500
+    words = (DOCS / "results.md").read_text(encoding="utf-8").split()
+    assert len([word for word in words if word.strip("|-")]) <= 1300  # bars are not read
 
 
 def test_every_file_and_heading_that_the_pages_name_is_there() -> None:
