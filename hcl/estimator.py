@@ -365,9 +365,8 @@ class _StreamClassifier(ClassifierMixin, BaseEstimator, ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         learned = state.pop("_learner", None)
         usual = inspect.signature(type(self)).parameters.values()
-        super().__setstate__(
-            {**{p.name: p.default for p in usual}, **state}
-        )  # older files lack some
+        defaults = {parameter.name: parameter.default for parameter in usual}
+        super().__setstate__({**defaults, **state})  # an older file lacks some
         if learned is not None:
             self._learner = self._build(torch.Generator(pick_device(self.device)))
             self._learner.restore(learned)
