@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from hcl.learn.adam import Adam
+from hcl.learn.fitting import tukey
 from hcl.learn.flow.learner import FlowLearner
 from hcl.learn.flow.settings import (
     AllData,
@@ -114,6 +115,9 @@ def main() -> None:
     parser.add_argument("--decoupled", action="store_true")
     parser.add_argument("--bound", type=float, default=0.5)
     parser.add_argument("--spread", type=float, default=4.0)
+    parser.add_argument("--scaling", choices=("global", "standard"), default="global")
+    parser.add_argument("--mean-scale", type=float, default=1.0)
+    parser.add_argument("--power", type=float, default=1.0, help="of Tukey's transform")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--out", type=Path, required=True, help="CSV to which rows are added")
@@ -127,9 +131,18 @@ def main() -> None:
     benchmark = dataclasses.replace(benchmark, stream=stream)
     names = {task.dataset for task in benchmark.tasks}
     embeddings = {name: read(options.embeddings / f"{name}.h5") for name in names}
+    if options.power != 1:
+        for name, found in embeddings.items():
+            rooted = tukey(torch.tensor(found.x), options.power).numpy()
+            embeddings[name] = dataclasses.replace(found, x=rooted)
     method = FlowMethod(memory=memory_of(options), learning_rate_decay=options.rate_decay)
     flow = FlowSettings(bound=options.bound, spread=options.spread, precision=options.precision)
-    training = TrainingSettings(learning_rate=options.rate, weight_decay=options.weight_decay)
+    training = TrainingSettings(
+        learning_rate=options.rate,
+        weight_decay=options.weight_decay,
+        scaling=options.scaling,
+        mean_scale=options.mean_scale,
+    )
     job = Job(benchmark, embeddings, options.memory, method, flow, training, options.seed)
     with one_thread():
         learn(job, options)
