@@ -187,15 +187,17 @@ def halves(benchmark: str, folder: Path = HERE) -> str:
     return "\n".join(re.sub(r"\|\s+(?=\|)", "|", line) for line in lines)
 
 
-def ratios(benchmark: str, folder: Path = HERE) -> str:
-    """What each of the paper's methods keeps of MTL, ours beside the paper's, in Markdown."""
-    lines = ["| of MTL | " + " | ".join(HALVES) + " |", "|" + "---|" * (1 + len(HALVES))]
+def beside_mtl(
+    benchmark: str, folder: Path, title: str, of: Callable[[float, float], float]
+) -> str:
+    """What ``of`` makes of each accuracy and MTL's, ours beside the paper's, in Markdown."""
+    lines = [f"| {title} | " + " | ".join(HALVES) + " |", "|" + "---|" * (1 + len(HALVES))]
     cells: dict[str, list[str]] = {}
     for name in (benchmark, benchmark + SINGLE_PASS):
         methods = read_methods(name, folder)
         for method, metric, column in itertools.product(PAPERS, OF_HALVES, ("mean", "paper_mean")):
-            shares = [methods.get(m, {}).get(metric, {}).get(column) for m in (method, "mtl")]
-            share = f"{float(shares[0]) / float(shares[1]):.3f}" if all(shares) else ""
+            both = [methods.get(m, {}).get(metric, {}).get(column) for m in (method, "mtl")]
+            share = f"{of(float(both[0]), float(both[1])):.3f}" if both[0] and both[1] else ""
             cells.setdefault(method, []).append(share)
     for method, row in cells.items():
         if method != "mtl" and any(row):
@@ -203,7 +205,19 @@ def ratios(benchmark: str, folder: Path = HERE) -> str:
     return "\n".join(re.sub(r"\|\s+(?=\|)", "|", line) for line in lines)
 
 
-MARKS = {"table": table, "halves": halves, "ratios": ratios}
+def ratios(benchmark: str, folder: Path = HERE) -> str:
+    """What each of the paper's methods keeps of MTL's accuracy."""
+    return beside_mtl(benchmark, folder, "of MTL", lambda own, mtl: own / mtl)
+
+
+def errors(benchmark: str, folder: Path = HERE) -> str:
+    """How often each of the paper's methods errs, in times that MTL does."""
+    return beside_mtl(
+        benchmark, folder, "errors, MTL's = 1", lambda own, mtl: (100 - own) / (100 - mtl)
+    )
+
+
+MARKS = {"table": table, "halves": halves, "ratios": ratios, "errors": errors}
 
 
 def with_tables(page: str, folder: Path = HERE) -> str:
