@@ -1,4 +1,4 @@
-"""The tables of docs/results.md, pixels.md and beyond.md, and figures, from the CSVs beside it.
+"""The tables of results.md, pixels.md, beyond.md and notebook/ratios.md, and figures, from CSVs.
 
     python docs/results/page.py
     python docs/results/page.py --add report --commit 5fd4a9e
@@ -34,7 +34,9 @@ from hcl.report.styles import style_of
 from hcl.report.tables import DASH, mean_std, title_of
 
 HERE = Path(__file__).resolve().parent
-PAGES = tuple(HERE.parent / name for name in ("results.md", "pixels.md", "beyond.md"))
+PAGES = tuple(
+    HERE.parent / name for name in ("results.md", "pixels.md", "beyond.md", "notebook/ratios.md")
+)
 FIGURES = HERE.parent / "figures"
 RUNS = "runs.csv"
 USUAL_SEEDS = "3"  # said once, above the tables
