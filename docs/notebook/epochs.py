@@ -25,6 +25,7 @@ from torch import Tensor
 from hcl.learn.adam import Adam
 from hcl.learn.fitting import tukey
 from hcl.learn.flow.learner import FlowLearner
+from hcl.learn.flow.memory import Functional
 from hcl.learn.flow.settings import (
     AllData,
     BufferSettings,
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--memory", choices=MEMORIES, default="all")
     parser.add_argument("--alpha", type=float, default=10.0)
+    parser.add_argument("--per-task", action="store_true", help="α for each old task")
     parser.add_argument("--draws", choices=("prior", "measured"), default="prior")
     parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--rate-decay", type=float, default=0.0, help="learning_rate_decay")
@@ -161,6 +163,8 @@ def learn(job: Job, options: argparse.Namespace) -> None:
         del given[name]
     for segment in range(len(job.benchmark.stream)):
         each = stream.num_batches(segment) // options.epochs
+        if options.per_task and isinstance(learner.memory, Functional):
+            learner.memory.alpha = options.alpha * max(1, segment)
         for number, batch in enumerate(stream.batches(segment), start=1):
             loss = learner.observe(batch).loss
             epoch, rest = divmod(number, each)

@@ -122,6 +122,29 @@ def test_every_accuracy_in_the_text_is_that_of_a_file() -> None:
     assert set(said) <= known_numbers()
 
 
+def known_pairs() -> set[str]:
+    """Average and overall accuracy of every trial with 15 epochs, and of every table, as texts."""
+    pairs = []
+    for path in (DOCS / "results").glob("*.csv"):
+        means: dict[tuple[str, str], dict[str, str]] = {}
+        for row in rows(path):
+            if "nats_held_out" in row:
+                pairs.append((row["average"], row["overall"]))
+            elif row.get("metric") in METRICS:
+                of_method = means.setdefault((row["benchmark"], row["method"]), {})
+                of_method[row["metric"]] = row["mean"]
+        pairs += [(of["average_accuracy"], of.get("overall_accuracy", "")) for of in means.values()]
+    return {f"{float(a):.2f} / {float(o):.2f}" for a, o in pairs if a and o}
+
+
+@pytest.mark.parametrize("name", ["epochs.md", "ratios.md"])
+def test_every_pair_of_accuracies_in_a_notebook_is_that_of_a_file(name: str) -> None:
+    text = " ".join((DOCS / "notebook" / name).read_text(encoding="utf-8").split())
+    said = re.findall(r"\b\d\d\.\d\d / \d\d\.\d\d\b", text)
+    assert len(said) > 10
+    assert set(said) <= known_pairs()
+
+
 def test_the_table_of_the_readme_is_that_of_the_metrics() -> None:
     """Its rows are the methods of the grid, in that order."""
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
