@@ -109,10 +109,7 @@ INERT_MEMORY = [
     ({"kind": "buffer", "draws": "measured"}, "m.memory.draws is not a known key of kind buffer."),
     ({"kind": "buffer", "alpha": 1}, "m.memory.alpha is not a known key of kind buffer."),
     ({"kind": "generative", "alpha": 1}, "m.memory.alpha is not a known key of kind generative."),
-    (
-        {"kind": "buffer", "weighing": "terms"},
-        "m.memory.weighing is not a known key of kind buffer",
-    ),
+    ({"kind": "functional", "weighing": "terms"}, "m.memory.weighing is not a known key of kind"),
     ({"kind": "functional", "size": 10}, "m.memory.size is not a known key of kind functional."),
 ]
 INERT_PARTS = [

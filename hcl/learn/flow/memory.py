@@ -334,12 +334,7 @@ class Generative(Rehearsal):
 
 
 class Functional(Rehearsal):
-    """FR: −L_ll of the batch + α L_FR of what the snapshot draws.
-
-    Paper: L_FR is a mean over all draws (appendix C), so that with n old tasks α/n holds each of
-    them. Here, where ``weighing`` says so: each draw counts α times as much as a sample of the
-    batch, and α holds each task, because with ten tasks of many steps too little holds the old.
-    """
+    """FR: −L_ll of the batch + α L_FR of what the snapshot draws."""
 
     def __init__(
         self,
@@ -350,13 +345,11 @@ class Functional(Rehearsal):
     ) -> None:
         super().__init__(model, settings.draws, settings.replay, batch_size, generator)
         self.alpha = settings.alpha
-        self.weighing = settings.weighing
 
     def loss(self, log_px: Tensor, replay: Replay | None, passed: Passed | None) -> Tensor:
         if replay is None or passed is None or replay.z is None:
             return likelihood_loss(log_px)
-        alpha = self.alpha * self.others if self.weighing == "samples" else self.alpha
-        return likelihood_loss(log_px) + alpha * functional_loss(passed.z, replay.z)
+        return likelihood_loss(log_px) + self.alpha * functional_loss(passed.z, replay.z)
 
 
 def build_memory(

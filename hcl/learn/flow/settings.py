@@ -96,8 +96,6 @@ class FunctionalSettings:
     Attributes:
         kind: ``functional``.
         alpha: α, the weight of L_FR.
-        weighing: ``terms`` counts all draws together α times as much as the batch, ``samples``
-            those of each old task, so that the weight of L_FR grows with the tasks.
         draws: latents of replay: ``prior`` draws them from N(μ_{y,t}, I), the paper's; beyond it,
             ``measured`` takes the means and the covariance that the latents of a task had.
         replay: draws in a step for all old tasks together, in place of a batch for each; ``null``
@@ -106,7 +104,6 @@ class FunctionalSettings:
 
     kind: Literal["functional"] = "functional"
     alpha: Weight = 1.0
-    weighing: Literal["samples", "terms"] = "terms"
     draws: Draws = "prior"
     replay: BatchSize | None = None
 
